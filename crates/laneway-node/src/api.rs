@@ -1,0 +1,543 @@
+//! What a gateway asks of a node and what it gets back. Plain data; [`crate::Node`] has one async method for each request.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use laneway_core::catalog::SettingsPatch;
+use laneway_core::command::AckStatus;
+use laneway_core::ids::{DeadLetterId, LaneId, LeaseId, MessageId, Offset, ParseIdError, PartitionId};
+use laneway_core::reply::{AckedItem, DeadLetter};
+use laneway_core::settings::{GroupStart, QueueRow};
+use laneway_core::time::WallTime;
+
+/// Name of the group of a pop that names none.
+pub const QUEUE_MODE_GROUP: &str = "__QUEUE_MODE__";
+
+/// Longest client request id, in bytes.
+pub const REQUEST_ID_BYTES_MAX: usize = 64;
+
+/// What kind of failure a request met. The gateway derives status, retry advice and log level from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The caller must change the request. Nothing changed.
+    Invalid,
+    /// There is no such thing. Nothing changed.
+    NotFound,
+    /// The request contradicts the present state. Nothing changed.
+    Conflict,
+    /// The request is over a size bound. Nothing changed.
+    TooLarge,
+    /// The disk is (nearly) full. Nothing changed.
+    StorageFull,
+    /// A bound of work in progress was met. Nothing changed.
+    Overloaded,
+    /// No leader or no quorum. Nothing changed.
+    Unavailable,
+    /// It may or may not have been done; repeat it with the same request id.
+    OutcomeUnknown,
+    /// A fault of the broker.
+    Internal,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct RequestError {
+    /// Its kind.
+    pub class: ErrorClass,
+    /// Machine-readable code of the wire contract, such as `no_leader` or `storage_full`.
+    pub code: &'static str,
+    /// For a person: what happened, why, what to do.
+    pub message: String,
+}
+
+/// A client's id of one request, 1 to [`REQUEST_ID_BYTES_MAX`] bytes; its outcome is kept for a repeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestId(pub Arc<str>);
+
+/// Messages to push, in any mix of queues and lanes.
+#[derive(Clone, Debug)]
+pub struct PushRequest {
+    /// For a repeat.
+    pub request_id: Option<RequestId>,
+    /// In request order.
+    pub items: Vec<PushItem>,
+}
+
+/// One message to push.
+#[derive(Clone, Debug)]
+pub struct PushItem {
+    /// Queue name.
+    pub queue: Arc<str>,
+    /// Lane name.
+    pub lane: Arc<str>,
+    /// De-duplication key; empty = none given.
+    pub transaction_id: Arc<str>,
+    /// Raw JSON text.
+    pub payload: Bytes,
+}
+
+/// Answer for one pushed item.
+#[derive(Clone, Debug)]
+pub enum PushReply {
+    /// Stored now, durably.
+    Queued(Pushed),
+    /// Stored before; the position is that of the stored message.
+    Duplicate(Pushed),
+    /// Its (queue, lane) part of the request was refused.
+    Refused(RequestError),
+}
+
+/// Position of a pushed message.
+#[derive(Clone, Debug)]
+pub struct Pushed {
+    /// The message.
+    pub message_id: MessageId,
+    /// Its lane.
+    pub lane: LaneId,
+    /// Its offset.
+    pub offset: Offset,
+}
+
+/// Which lanes a pop may take from.
+#[derive(Clone, Debug)]
+pub enum PopSource {
+    /// All lanes of a queue.
+    Queue(Arc<str>),
+    /// One lane of a queue.
+    Lane(Arc<str>, Arc<str>),
+    /// All lanes of all queues with this namespace and task (each optional).
+    Discovery {
+        /// Namespace to equal.
+        namespace: Option<Arc<str>>,
+        /// Task to equal.
+        task: Option<Arc<str>>,
+    },
+}
+
+/// A pop.
+#[derive(Clone, Debug)]
+pub struct PopRequest {
+    /// Where from.
+    pub source: PopSource,
+    /// Consumer group ([`QUEUE_MODE_GROUP`] when none was named).
+    pub group: Arc<str>,
+    /// Where the group starts if this pop registers it; ignored in queue mode (always the beginning).
+    pub start: GroupStart,
+    /// Most messages in the answer.
+    pub batch: u32,
+    /// Most lanes in the answer.
+    pub lanes_max: u16,
+    /// How long to park when nothing is deliverable; `None` = not at all.
+    pub wait: Option<Duration>,
+    /// Settle at delivery.
+    pub auto_ack: bool,
+    /// Lease length; the queue's when `None`.
+    pub lease_ms: Option<u64>,
+}
+
+/// Answer of a pop. Dropping it before [`PopReply::delivered`] gives the claim back, uncharged.
+#[derive(Debug)]
+pub struct PopReply {
+    /// The lease; `None` under auto-ack or when nothing was claimed.
+    pub lease_id: Option<LeaseId>,
+    /// The lanes claimed; empty when nothing was deliverable until the wait ran out.
+    pub lanes: Vec<PoppedLane>,
+    pub(crate) guard: Option<crate::claim_guard::ClaimGuard>,
+}
+
+impl PopReply {
+    /// The first byte of the answer is on its way: from now on the claim runs to its deadline.
+    pub fn delivered(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.keep();
+        }
+    }
+}
+
+/// Messages of one lane of a pop.
+#[derive(Clone, Debug)]
+pub struct PoppedLane {
+    /// Queue name.
+    pub queue: Arc<str>,
+    /// Lane name.
+    pub name: Arc<str>,
+    /// The lane.
+    pub lane: LaneId,
+    /// 1 for a first delivery.
+    pub attempt: u32,
+    /// In offset order.
+    pub messages: Vec<PoppedMessage>,
+}
+
+/// A delivered (or looked at) message.
+#[derive(Clone, Debug)]
+pub struct PoppedMessage {
+    /// The message.
+    pub id: MessageId,
+    /// Its offset.
+    pub offset: Offset,
+    /// Its transaction id: the given one, else the message id's text.
+    pub transaction_id: String,
+    /// When it was pushed.
+    pub created: WallTime,
+    /// Raw JSON text.
+    pub payload: Bytes,
+}
+
+/// Acknowledgments of one call; items may span lanes, groups and leases.
+#[derive(Clone, Debug)]
+pub struct AckRequest {
+    /// For a repeat.
+    pub request_id: Option<RequestId>,
+    /// In request order.
+    pub items: Vec<AckItem>,
+}
+
+/// One acknowledgment.
+#[derive(Clone, Debug)]
+pub struct AckItem {
+    /// Lane, as text of the request that may be no lane id at all (a refusal of the item, not of the call).
+    pub lane: Result<LaneId, ParseIdError>,
+    /// Which message.
+    pub transaction_id: Arc<str>,
+    /// Group.
+    pub group: Arc<str>,
+    /// What happened to it.
+    pub status: AckStatus,
+    /// The lease: `None` = a bare ack; `Some(Err)` = a text that is no lease id (refused as an unknown lease).
+    pub lease_id: Option<Result<LeaseId, ParseIdError>>,
+    /// Kept on a dead letter's row.
+    pub error: Option<Arc<str>>,
+}
+
+/// Answer for one acknowledgment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AckReply {
+    /// What became of it.
+    pub outcome: AckOutcome,
+    /// The lease ended with this target's ack.
+    pub lease_released: bool,
+}
+
+/// What became of one acknowledgment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AckOutcome {
+    /// The machine's verdict.
+    Applied(AckedItem),
+    /// The text given as lane is no lane id.
+    NotALaneId,
+}
+
+/// Answer of an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtendReply {
+    /// Lanes whose lease was lengthened; 0 = no live lease with that id.
+    pub renewed: u32,
+    /// The earliest expiry among them.
+    pub expires: Option<WallTime>,
+}
+
+/// A change of a queue's settings.
+#[derive(Clone, Debug)]
+pub struct ConfigureRequest {
+    /// Queue name.
+    pub queue: Arc<str>,
+    /// Options given.
+    pub patch: SettingsPatch,
+    /// Keep stored values of options not given, instead of their defaults.
+    pub merge: bool,
+}
+
+/// A queue with its counters, exact sums over partitions.
+#[derive(Clone, Debug)]
+pub struct QueueInfo {
+    /// Its row.
+    pub row: QueueRow,
+    /// Its lanes (ids ascending); filled only when one queue was asked for.
+    pub lanes: Vec<LaneInfo>,
+    /// Number of lanes.
+    pub lane_count: u64,
+    /// Sums over its lanes.
+    pub counts: Counts,
+    /// Bytes of retained messages.
+    pub retained_bytes: u64,
+}
+
+/// Counters as the wire contract §2.8 derives them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Retained messages.
+    pub total: u64,
+    /// Above the reference cursor, not leased.
+    pub pending: u64,
+    /// Under live leases.
+    pub processing: u64,
+    /// The rest.
+    pub completed: u64,
+    /// Dead-letter rows.
+    pub dead_letter: u64,
+    /// Messages settled in all.
+    pub consumed: u64,
+}
+
+/// A lane with its counters.
+#[derive(Clone, Debug)]
+pub struct LaneInfo {
+    /// The lane.
+    pub lane: LaneId,
+    /// Its name.
+    pub name: String,
+    /// Its counters.
+    pub counts: Counts,
+    /// Stamp of its oldest retained message.
+    pub oldest: Option<WallTime>,
+    /// Stamp of its newest message.
+    pub newest: Option<WallTime>,
+}
+
+/// One message with all that is known of it.
+#[derive(Clone, Debug)]
+pub struct MessageInfo {
+    /// The message.
+    pub message: PoppedMessage,
+    /// Its queue.
+    pub queue: QueueRow,
+    /// Its lane.
+    pub lane: LaneId,
+    /// Its lane's name.
+    pub lane_name: String,
+    /// `pending`, `processing`, `completed` or `dead_letter`.
+    pub status: MessageStatus,
+    /// Its newest dead-letter row.
+    pub dead_letter: Option<DeadLetter>,
+    /// Charged failures: of the dead letter, else the largest counter among groups whose head it is.
+    pub retries_used: u32,
+    /// Groups with a cursor on its lane.
+    pub groups: Vec<MessageGroup>,
+}
+
+/// Where a message stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageStatus {
+    /// Not yet delivered, or given back.
+    Pending,
+    /// Under a live lease.
+    Processing,
+    /// Every group passed it.
+    Completed,
+    /// A dead-letter row exists.
+    DeadLetter,
+}
+
+/// A group's stand on a message's lane.
+#[derive(Clone, Debug)]
+pub struct MessageGroup {
+    /// The group.
+    pub name: String,
+    /// Its cursor: first offset it has not settled.
+    pub cursor: Offset,
+    /// It has settled this message.
+    pub consumed: bool,
+    /// Expiry of its live lease on the lane, as a time of day.
+    pub lease_expires: Option<WallTime>,
+}
+
+/// Which dead letters to list, newest first.
+#[derive(Clone, Debug)]
+pub struct DeadLetterFilter {
+    /// Only of this queue.
+    pub queue: Option<Arc<str>>,
+    /// Only of this group.
+    pub group: Option<Arc<str>>,
+    /// At most so many.
+    pub limit: usize,
+    /// After so many.
+    pub skip: usize,
+}
+
+/// A dead letter with its message.
+#[derive(Clone, Debug)]
+pub struct DeadLetterInfo {
+    /// Its row.
+    pub row: DeadLetter,
+    /// Its queue's name.
+    pub queue: String,
+    /// Its lane's name.
+    pub lane_name: String,
+    /// The message.
+    pub message: PoppedMessage,
+}
+
+/// Which dead letter a request means.
+#[derive(Clone, Debug)]
+pub enum DeadLetterRef {
+    /// By lane and transaction id: the newest row with it (replay), or all of them (delete).
+    Message(LaneId, Arc<str>),
+    /// By row.
+    Row(DeadLetterId),
+}
+
+/// Answer of a replay.
+#[derive(Clone, Debug)]
+pub struct ReplayReply {
+    /// The row as it was.
+    pub dead_letter: DeadLetter,
+    /// Its queue's name.
+    pub queue: String,
+    /// Its lane's name.
+    pub lane_name: String,
+    /// The new message.
+    pub message_id: MessageId,
+    /// The new message's transaction id.
+    pub transaction_id: String,
+    /// The new message's offset.
+    pub offset: Offset,
+}
+
+/// What the node can do now.
+#[derive(Clone, Debug)]
+pub struct Readiness {
+    /// It serves all partitions.
+    pub ready: bool,
+    /// What it lacks, one line each.
+    pub reasons: Vec<String>,
+}
+
+/// The node for people and tools.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// Version of the program.
+    pub version: &'static str,
+    /// Cluster id of the data directory.
+    pub cluster_id: String,
+    /// This node.
+    pub node: u16,
+    /// Since the start.
+    pub uptime: Duration,
+    /// Data directory.
+    pub data_dir: String,
+    /// Free bytes of its file system.
+    pub disk_free_bytes: u64,
+    /// Pushes are refused because the disk is low.
+    pub disk_low: bool,
+    /// The catalog, then the partitions.
+    pub groups: Vec<GroupStatus>,
+    /// Storage figures.
+    pub storage: StorageStatus,
+    /// Pops that wait.
+    pub parked_pops: u64,
+}
+
+/// One Raft group as this node sees it.
+#[derive(Clone, Debug)]
+pub struct GroupStatus {
+    /// Which.
+    pub partition: PartitionId,
+    /// Raft term.
+    pub term: u64,
+    /// Node that leads.
+    pub leader: Option<u16>,
+    /// This node leads and serves.
+    pub leads: bool,
+    /// Last index in the log.
+    pub last_index: u64,
+    /// Committed index.
+    pub commit_index: u64,
+    /// Applied index.
+    pub applied_index: u64,
+    /// Index of the newest checkpoint.
+    pub checkpoint_index: u64,
+    /// Stopped after repeated panics, and why.
+    pub stopped: Option<String>,
+}
+
+/// Bytes by kind and the sync rate.
+#[derive(Clone, Debug, Default)]
+pub struct StorageStatus {
+    /// WAL segments in use.
+    pub wal_bytes: u64,
+    /// Backlog files.
+    pub backlog_bytes: u64,
+    /// Live bytes in them.
+    pub backlog_live_bytes: u64,
+    /// Dedup files and rows.
+    pub dedup_bytes: u64,
+    /// Checkpoint files.
+    pub checkpoint_bytes: u64,
+    /// fdatasyncs of the WAL since the start.
+    pub wal_syncs: u64,
+}
+
+/// State digest of one group at one applied index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupDigest {
+    /// Which.
+    pub partition: PartitionId,
+    /// At this index.
+    pub applied_index: u64,
+    /// Hash over all rows.
+    pub digest: u64,
+}
+
+/// A histogram with fixed upper bounds; the last count is of what is above them all.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    /// Upper bounds in seconds.
+    pub bounds: Vec<f64>,
+    /// Observations per bucket, not cumulative; one more than bounds.
+    pub counts: Vec<u64>,
+    /// Sum of all observations in seconds.
+    pub sum: f64,
+}
+
+/// Everything that `/metrics` shows beyond [`NodeStatus`].
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    /// Messages pushed since the start.
+    pub pushed: u64,
+    /// Pushed items answered as duplicates.
+    pub duplicates: u64,
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Messages settled by acks.
+    pub settled: u64,
+    /// Messages filed as dead letters.
+    pub dead_lettered: u64,
+    /// Leases that ran out.
+    pub expired_leases: u64,
+    /// Time of one WAL sync.
+    pub sync_seconds: Histogram,
+    /// From proposing an entry to having applied it.
+    pub commit_seconds: Histogram,
+    /// Per queue.
+    pub queues: Vec<QueueMetrics>,
+    /// Resident memory of the process.
+    pub memory_bytes: u64,
+    /// User and system CPU seconds of the process.
+    pub cpu_seconds: (f64, f64),
+}
+
+/// Gauges of one queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueMetrics {
+    /// Its name.
+    pub queue: String,
+    /// Messages that a pop could get now or once their lane is free.
+    pub ready: u64,
+    /// Messages under live leases.
+    pub leased: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Lanes.
+    pub lanes: u64,
+}
+
+impl RequestError {
+    /// A refusal of `class` with the contract's `code`.
+    pub fn new(class: ErrorClass, code: &'static str, message: impl fmt::Display) -> Self {
+        Self { class, code, message: message.to_string() }
+    }
+}

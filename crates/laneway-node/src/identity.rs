@@ -1,0 +1,120 @@
+//! Who a data directory belongs to: one small text file, written once.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use laneway_storage::vfs::Vfs;
+use xxhash_rust::xxh3::xxh3_64;
+
+const FILE: &str = "identity";
+const HEADER: &str = "laneway-identity 1";
+/// A node id is the node's number in the upper 16 bits and the data generation in the others.
+const GENERATION_BITS: u32 = 48;
+
+/// Identity of a data directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Name of the cluster.
+    pub(crate) cluster: String,
+    /// Minted with the first data directory of the cluster.
+    pub(crate) cluster_id: u64,
+    /// The node's number.
+    pub(crate) node: u16,
+    /// Random, minted with this data directory: 48 bits.
+    pub(crate) generation: u64,
+    /// Number of partitions.
+    pub(crate) partitions: u16,
+}
+
+/// What is wrong with an identity file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IdentityError {
+    /// Not readable as one.
+    #[error("{} is damaged: {what}", .file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Not accessible.
+    #[error("{}: {source}", .file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl Identity {
+    /// Raft's id of this node and data generation.
+    pub(crate) fn raft_id(&self) -> u64 {
+        u64::from(self.node) << GENERATION_BITS | self.generation
+    }
+
+    /// The node's number in a Raft id.
+    pub(crate) fn node_of(raft_id: u64) -> u16 {
+        u16::try_from(raft_id >> GENERATION_BITS).expect("16 bits are left")
+    }
+
+    /// Reads the file; `None` when the directory has none.
+    pub(crate) fn read(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Self>, IdentityError> {
+        let file = dir.join(FILE);
+        let bytes = match vfs.read(&file) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(IdentityError::Io { file, source }),
+        };
+        let damaged = |what| IdentityError::Damaged { file: file.clone(), what };
+        let text = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text"))?;
+        let (body, sum) = text.rsplit_once("sum ").ok_or_else(|| damaged("it has no checksum"))?;
+        if u64::from_str_radix(sum.trim_end(), 16).ok() != Some(xxh3_64(body.as_bytes())) {
+            return Err(damaged("its checksum is wrong"));
+        }
+        Self::parse(body).map(Some).ok_or_else(|| damaged("it has unknown contents"))
+    }
+
+    fn parse(body: &str) -> Option<Self> {
+        let mut lines = body.lines();
+        if lines.next() != Some(HEADER) {
+            return None;
+        }
+        let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
+        let cluster = field("cluster")?;
+        let cluster_id = u64::from_str_radix(&field("cluster-id")?, 16).ok()?;
+        let node = field("node")?.parse().ok()?;
+        let generation = u64::from_str_radix(&field("generation")?, 16).ok()?;
+        let partitions = field("partitions")?.parse().ok()?;
+        Some(Self { cluster, cluster_id, node, generation, partitions })
+    }
+
+    /// Writes the file durably: it is there whole or not at all.
+    pub(crate) fn write(&self, vfs: &dyn Vfs, dir: &Path) -> Result<(), IdentityError> {
+        let body = self.to_string();
+        let text = format!("{body}sum {:016x}\n", xxh3_64(body.as_bytes()));
+        let file = dir.join(FILE);
+        write_whole(vfs, dir, &file, text.as_bytes()).map_err(|source| IdentityError::Io { file, source })
+    }
+}
+
+/// Write, sync, rename, sync the directory: the file is there whole or not at all.
+fn write_whole(vfs: &dyn Vfs, dir: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let unfinished = file.with_extension("tmp");
+    let out = vfs.create(&unfinished)?;
+    out.write_at(bytes, 0)?;
+    out.sync_data()?;
+    vfs.rename(&unfinished, file)?;
+    vfs.sync_dir(dir)
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADER}")?;
+        writeln!(f, "cluster {}", self.cluster)?;
+        writeln!(f, "cluster-id {:016x}", self.cluster_id)?;
+        writeln!(f, "node {}", self.node)?;
+        writeln!(f, "generation {:012x}", self.generation)?;
+        writeln!(f, "partitions {}", self.partitions)
+    }
+}

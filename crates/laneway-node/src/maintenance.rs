@@ -1,0 +1,377 @@
+//! The thread that keeps the disk in order: checkpoints, purging, recycling of WAL segments, compaction, free space.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use laneway_core::ids::PartitionId;
+use laneway_raft::{CheckpointName, Group};
+use laneway_storage::checkpoint::{CheckpointStore, CheckpointWriter, Manifest};
+use laneway_storage::codec;
+use laneway_storage::vfs::Vfs;
+use laneway_storage::wal::Wal;
+
+use crate::catalog::{CatalogHandle, CatalogMsg, CatalogPart};
+use crate::options::StorageOptions;
+use crate::partition::{CheckpointPart, LogPosition, PartitionHandle, PartitionMsg};
+use crate::replica::ReplicaContext;
+
+/// Between two rounds.
+const ROUND: Duration = Duration::from_millis(200);
+
+/// Between two looks at retention.
+const RETAIN_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes of entries after which a partition gets a checkpoint before its time.
+const CHECKPOINT_BYTES: u64 = 64 * 1024 * 1024;
+
+/// An actor that does not answer for so long is being restarted; the checkpoint is given up.
+const ROWS_WAIT: Duration = Duration::from_secs(30);
+
+/// Free space of the data directory's file system, as last seen.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    free: AtomicU64,
+    low: AtomicBool,
+    free_bytes_min: u64,
+}
+
+impl Disk {
+    pub(crate) fn new(free_bytes_min: u64) -> Self {
+        Self { free: AtomicU64::new(u64::MAX), low: AtomicBool::new(false), free_bytes_min }
+    }
+
+    pub(crate) fn is_low(&self) -> bool {
+        self.low.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Looks; says so once when it becomes low and once when it no longer is.
+    pub(crate) fn look(&self, vfs: &dyn Vfs, dir: &std::path::Path) {
+        let free = match vfs.free_bytes(dir) {
+            Ok(free) => free,
+            Err(error) => {
+                tracing::warn!(%error, "free disk space is not readable");
+                return;
+            }
+        };
+        self.free.store(free, Ordering::Relaxed);
+        let low = free < self.free_bytes_min;
+        if self.low.swap(low, Ordering::Relaxed) != low {
+            if low {
+                tracing::warn!(free, reserve = self.free_bytes_min, "disk is low, pushes are refused");
+            } else {
+                tracing::info!(free, "disk has room again, pushes are taken");
+            }
+        }
+    }
+}
+
+/// What the thread works on.
+pub(crate) struct Work {
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) wal: Wal,
+    pub(crate) disk: Arc<Disk>,
+    pub(crate) data_dir: std::path::PathBuf,
+    pub(crate) storage: Arc<StorageOptions>,
+    pub(crate) catalog: (Arc<CatalogHandle>, ReplicaContext),
+    pub(crate) partitions: Vec<(Arc<PartitionHandle>, ReplicaContext)>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    /// Bytes of checkpoint files, for status.
+    pub(crate) checkpoint_bytes: Arc<AtomicU64>,
+}
+
+/// The running thread; stopping it waits for the round under way.
+#[derive(Debug)]
+pub(crate) struct Maintenance {
+    stop: Mutex<Option<mpsc::Sender<()>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Maintenance {
+    pub(crate) fn start(work: Work) -> std::io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("maintenance".to_owned()).spawn(move || {
+            Round::new(work).run(&stopped);
+        })?;
+        Ok(Self { stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Blocking.
+    pub(crate) fn stop(&self) {
+        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the maintenance thread had panicked");
+        }
+    }
+}
+
+struct Round {
+    work: Work,
+    last_checkpoint: HashMap<PartitionId, Instant>,
+    full_wanted: HashMap<PartitionId, bool>,
+    checkpoint_bytes: HashMap<PartitionId, u64>,
+    last_retain: Instant,
+}
+
+/// Why a checkpoint was not written.
+#[derive(Debug, thiserror::Error)]
+enum RoundError {
+    #[error("its actor does not answer")]
+    NoActor,
+    #[error(transparent)]
+    Checkpoint(#[from] laneway_storage::checkpoint::CheckpointError),
+    #[error(transparent)]
+    Dedup(#[from] laneway_storage::dedup::DedupError),
+    #[error(transparent)]
+    Payload(#[from] laneway_storage::payload::PayloadError),
+    #[error(transparent)]
+    Wal(#[from] laneway_storage::wal::WalError),
+}
+
+impl Round {
+    fn new(work: Work) -> Self {
+        Self {
+            work,
+            last_checkpoint: HashMap::new(),
+            full_wanted: HashMap::new(),
+            checkpoint_bytes: HashMap::new(),
+            last_retain: Instant::now(),
+        }
+    }
+
+    fn run(&mut self, stopped: &Receiver<()>) {
+        loop {
+            match stopped.recv_timeout(ROUND) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.work.disk.look(&*self.work.vfs, &self.work.data_dir);
+            if self.last_retain.elapsed() >= RETAIN_EVERY {
+                self.last_retain = Instant::now();
+                for (partition, _) in &self.work.partitions {
+                    partition.cast(PartitionMsg::Retain);
+                }
+            }
+            self.checkpoints();
+            if let Err(error) = self.recycle() {
+                tracing::warn!(%error, "wal segments cannot be recycled now");
+            }
+            self.compact();
+        }
+    }
+
+    fn checkpoints(&mut self) {
+        let pressed = self.segments_in_use() >= self.work.storage.wal_segments_max as usize;
+        for at in 0..self.work.partitions.len() {
+            let (partition, context) = self.work.partitions[at].clone();
+            let applied = partition.applied_index.load(Ordering::Acquire);
+            let written = partition.checkpoint_index.load(Ordering::Acquire);
+            let bytes = partition.bytes_since_checkpoint.load(Ordering::Relaxed);
+            let dedup_rows = partition.stores().map_or(0, |stores| stores.dedup.stats().rows_in_memory);
+            let rows = dedup_rows >= self.work.storage.dedup_rows_in_memory_max / 4;
+            if applied > written && (pressed || rows || self.due(partition.id, bytes)) {
+                let outcome = self.checkpoint_partition(&partition, &context);
+                self.written(partition.id, outcome);
+            }
+        }
+        let (catalog, context) = self.work.catalog.clone();
+        let applied = catalog.applied_index.load(Ordering::Acquire);
+        let written = catalog.checkpoint_index.load(Ordering::Acquire);
+        if applied > written && (pressed || self.due(PartitionId::CATALOG, 0)) {
+            let outcome = self.checkpoint_catalog(&catalog, &context);
+            self.written(PartitionId::CATALOG, outcome);
+        }
+    }
+
+    fn due(&self, partition: PartitionId, bytes: u64) -> bool {
+        let pause = Duration::from_millis(self.work.storage.checkpoint_ms_max);
+        bytes >= CHECKPOINT_BYTES || self.last_checkpoint.get(&partition).is_none_or(|last| last.elapsed() >= pause)
+    }
+
+    fn written(&mut self, partition: PartitionId, outcome: Result<u64, RoundError>) {
+        self.last_checkpoint.insert(partition, Instant::now());
+        match outcome {
+            Ok(bytes) => {
+                self.full_wanted.insert(partition, false);
+                self.checkpoint_bytes.insert(partition, bytes);
+                let sum = self.checkpoint_bytes.values().sum();
+                self.work.checkpoint_bytes.store(sum, Ordering::Relaxed);
+            }
+            Err(error) => {
+                // The rows of the failed one are lost to the next delta: it must be whole.
+                self.full_wanted.insert(partition, true);
+                tracing::warn!(%partition, %error, "checkpoint not written, the log is kept");
+            }
+        }
+    }
+
+    fn checkpoint_partition(
+        &self,
+        partition: &Arc<PartitionHandle>,
+        context: &ReplicaContext,
+    ) -> Result<u64, RoundError> {
+        let (store, _) = CheckpointStore::open(Arc::clone(&context.vfs), context.dir.clone(), partition.id)?;
+        let full = store.wants_full() || self.full_wanted.get(&partition.id).copied().unwrap_or(true);
+        let (to, parts) = mpsc::channel();
+        let stores = partition.stores().map_err(|_| RoundError::NoActor)?;
+        if !partition.cast(PartitionMsg::BeginCheckpoint { full, to }) {
+            return Err(RoundError::NoActor);
+        }
+        let write = || {
+            let CheckpointPart::Cut { applied, membership, payloads, dedup } = next(&parts)? else {
+                return Err(RoundError::NoActor);
+            };
+            let mut writer = store.begin(full)?;
+            loop {
+                partition.cast(PartitionMsg::CheckpointStep);
+                let CheckpointPart::Rows { rows, done } = next(&parts)? else { return Err(RoundError::NoActor) };
+                for (key, row) in rows {
+                    put_row(&mut writer, &key, row.as_ref())?;
+                }
+                if done {
+                    break;
+                }
+            }
+            writer.payload_cut(&payloads)?;
+            let dedup_files = stores.dedup.write(dedup)?;
+            let manifest = writer.finish(position(applied), membership, dedup_files)?;
+            stores.dedup.remove_unlisted(&manifest.dedup)?;
+            Ok(manifest)
+        };
+        match write() {
+            Ok(manifest) => {
+                let name = name_of(&manifest);
+                partition.cast(PartitionMsg::CheckpointWritten(name.clone()));
+                self.purge(partition.group(), partition.id, name.index);
+                Ok(store.bytes())
+            }
+            Err(error) => {
+                partition.cast(PartitionMsg::AbandonCheckpoint);
+                Err(error)
+            }
+        }
+    }
+
+    fn checkpoint_catalog(
+        &self,
+        catalog: &Arc<CatalogHandle>,
+        context: &ReplicaContext,
+    ) -> Result<u64, RoundError> {
+        let id = PartitionId::CATALOG;
+        let (store, _) = CheckpointStore::open(Arc::clone(&context.vfs), context.dir.clone(), id)?;
+        let full = store.wants_full() || self.full_wanted.get(&id).copied().unwrap_or(true);
+        let (to, parts) = mpsc::channel();
+        if !catalog.cast(CatalogMsg::BeginCheckpoint { full, to }) {
+            return Err(RoundError::NoActor);
+        }
+        let write = || {
+            let CatalogPart::Cut { applied, membership } = next(&parts)? else { return Err(RoundError::NoActor) };
+            let mut writer = store.begin(full)?;
+            loop {
+                catalog.cast(CatalogMsg::CheckpointStep);
+                let CatalogPart::Rows { rows, done } = next(&parts)? else { return Err(RoundError::NoActor) };
+                for (key, row) in rows {
+                    put_row(&mut writer, &key, row.as_ref())?;
+                }
+                if done {
+                    break;
+                }
+            }
+            Ok(writer.finish(position(applied), membership, Vec::new())?)
+        };
+        match write() {
+            Ok(manifest) => {
+                let name = name_of(&manifest);
+                catalog.cast(CatalogMsg::CheckpointWritten(name.clone()));
+                self.purge(catalog.group(), id, name.index);
+                Ok(store.bytes())
+            }
+            Err(error) => {
+                catalog.cast(CatalogMsg::AbandonCheckpoint);
+                Err(error)
+            }
+        }
+    }
+
+    /// The log up to the checkpoint is no longer needed.
+    fn purge(&self, group: Option<Group>, partition: PartitionId, index: u64) {
+        let Some(group) = group else { return };
+        let outcome = self.work.runtime.block_on(async {
+            group.name_checkpoint().await.map_err(|error| error.to_string())?;
+            group.purge(index).await.map_err(|error| error.to_string())
+        });
+        if let Err(error) = outcome {
+            tracing::debug!(%partition, error, "log not purged yet");
+        }
+    }
+
+    fn segments_in_use(&self) -> usize {
+        self.work.wal.segments().len()
+    }
+
+    /// Moves what lives in the oldest segments to backlog files, until the log is small again.
+    fn recycle(&self) -> Result<(), RoundError> {
+        let segments = self.work.wal.segments();
+        let mut in_use = segments.len();
+        for segment in segments.iter().filter(|segment| !segment.active && !segment.log_needed) {
+            let stores: Vec<_> =
+                self.work.partitions.iter().filter_map(|(partition, _)| partition.stores().ok()).collect();
+            if stores.len() < self.work.partitions.len() {
+                // A partition that is down may have payloads there.
+                return Ok(());
+            }
+            let live: u64 = stores.iter().map(|stores| stores.payloads.segment_live_bytes(segment.id)).sum();
+            if live > 0 && in_use < self.work.storage.wal_segments_max as usize {
+                continue;
+            }
+            for stores in &stores {
+                stores.payloads.evacuate(segment.id)?;
+            }
+            if self.work.wal.release_segment(segment.id)? {
+                in_use -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn compact(&self) {
+        for (partition, _) in &self.work.partitions {
+            let Ok(stores) = partition.stores() else { continue };
+            if let Err(error) = stores.payloads.compact() {
+                tracing::warn!(partition = %partition.id, %error, "backlog files cannot be compacted now");
+            }
+        }
+    }
+}
+
+fn next<T>(parts: &Receiver<T>) -> Result<T, RoundError> {
+    parts.recv_timeout(ROWS_WAIT).map_err(|_| RoundError::NoActor)
+}
+
+fn put_row<K: serde::Serialize, R: serde::Serialize>(
+    writer: &mut CheckpointWriter,
+    key: &K,
+    row: Option<&R>,
+) -> Result<(), RoundError> {
+    let row = row.map(codec::encode);
+    Ok(writer.row(&codec::encode(key), row.as_deref())?)
+}
+
+fn position(applied: LogPosition) -> (u64, u64, u64) {
+    (applied.index, applied.term, applied.leader)
+}
+
+fn name_of(manifest: &Manifest) -> CheckpointName {
+    let (index, term, leader) = manifest.applied;
+    let membership: Bytes = manifest.membership.clone();
+    CheckpointName { index, term, leader, membership }
+}

@@ -1,0 +1,255 @@
+//! How the rest of the node asks a partition.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use laneway_core::command::{Command, RequestKey};
+use laneway_core::ids::{LaneId, LeaseId, PartitionId, QueueId};
+use laneway_core::reply::Reply;
+use laneway_core::settings::QueueRow;
+use laneway_raft::Group;
+use laneway_storage::dedup::{DedupKey, DedupStore};
+use laneway_storage::payload::PayloadStore;
+use ractor::ActorRef;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use super::{PartitionMsg, Running};
+use crate::admission::Admission;
+use crate::api::{ErrorClass, RequestError};
+use crate::caller::{Waits, WhoseOutcome, caller};
+use crate::options::NodeLimits;
+use crate::span_cache::SpanCache;
+
+/// Something to be planned by the leader and proposed.
+pub(crate) enum Ask {
+    Push(PushAsk),
+    Claim(ClaimAsk),
+    /// Proposed as it is, with its blob.
+    Command(Command, Bytes),
+}
+
+/// Messages for one lane. The frames of all items are ready; the leader drops those of duplicates.
+pub(crate) struct PushAsk {
+    pub(crate) request: Option<RequestKey>,
+    pub(crate) queue: Arc<QueueRow>,
+    pub(crate) lane: Arc<str>,
+    pub(crate) items: Vec<PushAskItem>,
+    /// Frames back to back.
+    pub(crate) block: Bytes,
+}
+
+/// One message of a push.
+pub(crate) struct PushAskItem {
+    /// Of its transaction id; `None` when it has none.
+    pub(crate) key: Option<DedupKey>,
+    /// An earlier item with the same key.
+    pub(crate) same_as: Option<u32>,
+    /// Length of its frame.
+    pub(crate) frame_bytes: u32,
+}
+
+/// A claim; the leader mints the lease id.
+pub(crate) struct ClaimAsk {
+    pub(crate) queue: QueueId,
+    pub(crate) group: Arc<str>,
+    pub(crate) lane: Option<Arc<str>>,
+    pub(crate) lanes_max: u16,
+    pub(crate) messages_max: u32,
+    pub(crate) lease_ms: Option<u64>,
+    pub(crate) auto_ack: bool,
+}
+
+/// The stores beside the machine, shared with request tasks.
+#[derive(Debug)]
+pub(crate) struct Stores {
+    pub(crate) payloads: PayloadStore,
+    pub(crate) dedup: DedupStore,
+    pub(crate) spans: SpanCache,
+}
+
+/// A partition as the rest of the node sees it; it outlives restarts of the actor.
+#[derive(Debug)]
+pub(crate) struct PartitionHandle {
+    pub(crate) id: PartitionId,
+    pub(crate) admission: Admission,
+    /// Catalog changes up to this version are applied here.
+    pub(crate) catalog_version: watch::Sender<u64>,
+    /// It leads, has applied its term's first entry, and plans.
+    pub(crate) serving: AtomicBool,
+    pub(crate) applied_index: AtomicU64,
+    pub(crate) checkpoint_index: AtomicU64,
+    /// Bytes of entries applied since the last checkpoint.
+    pub(crate) bytes_since_checkpoint: AtomicU64,
+    live: RwLock<Live>,
+    waits: Waits,
+}
+
+#[derive(Debug, Default)]
+struct Live {
+    actor: Option<ActorRef<PartitionMsg>>,
+    group: Option<Group>,
+    stores: Option<Arc<Stores>>,
+    stopped: Option<String>,
+}
+
+impl PartitionHandle {
+    pub(crate) fn new(id: PartitionId, limits: &NodeLimits) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            admission: Admission::new(limits),
+            catalog_version: watch::Sender::new(0),
+            serving: AtomicBool::new(false),
+            applied_index: AtomicU64::new(0),
+            checkpoint_index: AtomicU64::new(0),
+            bytes_since_checkpoint: AtomicU64::new(0),
+            live: RwLock::default(),
+            waits: Waits::new(limits),
+        })
+    }
+
+    fn read<T>(&self, get: impl FnOnce(&Live) -> T) -> T {
+        get(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write(&self, set: impl FnOnce(&mut Live)) {
+        set(&mut self.live.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// A new actor took over.
+    pub(crate) fn attach(&self, actor: ActorRef<PartitionMsg>, stores: Arc<Stores>) {
+        self.write(|live| {
+            live.actor = Some(actor);
+            live.stores = Some(stores);
+            live.group = None;
+        });
+    }
+
+    pub(crate) fn attach_group(&self, group: Group) {
+        self.write(|live| live.group = Some(group));
+    }
+
+    /// The actor is gone; `stopped` says why it stays so.
+    pub(crate) fn detach(&self, stopped: Option<String>) -> Option<Group> {
+        self.serving.store(false, Ordering::Release);
+        let mut group = None;
+        self.write(|live| {
+            live.actor = None;
+            group = live.group.take();
+            live.stopped = stopped;
+        });
+        group
+    }
+
+    pub(crate) fn stopped(&self) -> Option<String> {
+        self.read(|live| live.stopped.clone())
+    }
+
+    pub(crate) fn group(&self) -> Option<Group> {
+        self.read(|live| live.group.clone())
+    }
+
+    pub(crate) fn actor(&self) -> Option<ActorRef<PartitionMsg>> {
+        self.read(|live| live.actor.clone())
+    }
+
+    /// The stores of the present actor.
+    pub(crate) fn stores(&self) -> Result<Arc<Stores>, RequestError> {
+        self.read(|live| live.stores.clone()).ok_or_else(|| self.not_taken_up())
+    }
+
+    pub(crate) fn cast(&self, message: PartitionMsg) -> bool {
+        self.actor().is_some_and(|actor| actor.cast(message).is_ok())
+    }
+
+    /// Has `ask` planned and proposed, and waits for its outcome.
+    ///
+    /// Errors: `Overloaded` and `Unavailable` mean that nothing was proposed. `OutcomeUnknown` means that it may have
+    /// been, or may yet be, applied. Cancel safety: dropping the future does not withdraw what is proposed; a claim
+    /// that nobody waits for is given back.
+    pub(crate) async fn ask(&self, ask: Ask, bytes: usize) -> Result<Reply, RequestError> {
+        let permit = self.admission.admit(bytes)?;
+        let (caller, waiting) = caller(Some(permit));
+        if !self.cast(PartitionMsg::Ask(ask, caller)) {
+            return Err(self.not_taken_up());
+        }
+        waiting.outcome(self.waits, self).await
+    }
+
+    /// Proposes without waiting for the outcome; for hints and clean-up whose loss is harmless.
+    pub(crate) fn ask_unheard(&self, ask: Ask) {
+        let Ok(permit) = self.admission.admit(0) else { return };
+        let (caller, _) = caller(Some(permit));
+        self.cast(PartitionMsg::Ask(ask, caller));
+    }
+
+    /// Gives a claim back, uncharged.
+    pub(crate) fn release(&self, lease_id: LeaseId, lanes: Vec<LaneId>) {
+        let lanes = lanes.into_iter().map(|lane| (lane, None)).collect();
+        let release = laneway_core::command::ReleaseClaim { lease_id, lanes };
+        self.ask_unheard(Ask::Command(Command::ReleaseClaim(release), Bytes::new()));
+    }
+
+    /// Looks at the machine as it is now; may miss what another leader has committed.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Running) -> T + Send + 'static,
+    ) -> Result<T, RequestError> {
+        let (reply, answer) = oneshot::channel();
+        let look = Box::new(move |running: &Running| {
+            // The asker may be gone; then nobody misses the answer.
+            drop(reply.send(look(running)));
+        });
+        if !self.cast(PartitionMsg::Look(look)) {
+            return Err(self.not_taken_up());
+        }
+        answer.await.map_err(|_| self.not_taken_up())
+    }
+
+    /// Waits until everything committed before now is applied here, on the word of a quorum.
+    pub(crate) async fn read_index(&self) -> Result<(), RequestError> {
+        let deadline = Instant::now() + self.waits.leader;
+        loop {
+            if self.serving.load(Ordering::Acquire)
+                && let Some(group) = self.group()
+            {
+                let outcome = tokio::time::timeout_at(deadline, group.read_index()).await;
+                if matches!(outcome, Ok(Ok(_))) {
+                    return Ok(());
+                }
+            }
+            if Instant::now() >= deadline || self.stopped().is_some() {
+                return Err(self.not_taken_up());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// [`Self::read_index`], then [`Self::look`].
+    pub(crate) async fn look_linear<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Running) -> T + Send + 'static,
+    ) -> Result<T, RequestError> {
+        self.read_index().await?;
+        self.look(look).await
+    }
+}
+
+impl fmt::Display for PartitionHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "partition {}", self.id)
+    }
+}
+
+impl WhoseOutcome for PartitionHandle {
+    fn not_taken_up(&self) -> RequestError {
+        let message = match self.stopped() {
+            Some(why) => format!("{self} is stopped ({why}); see the node's log"),
+            None => format!("{self} has no leader yet; retry after a moment"),
+        };
+        RequestError::new(ErrorClass::Unavailable, "no_leader", message)
+    }
+}

@@ -1,0 +1,97 @@
+//! What Raft tells the actor: entries, failures, and who leads.
+
+use laneway_raft::{FsmMsg, Group, Leadership};
+
+use super::running::Running;
+use crate::api::{ErrorClass, RequestError};
+
+impl Running {
+    pub(super) fn raft(&mut self, message: FsmMsg) {
+        match message {
+            FsmMsg::Apply { entries, done } => self.apply(entries, done),
+            FsmMsg::ProposalFailed { proposal, definite } => self.proposal_failed(proposal, definite),
+            FsmMsg::LeadershipChanged(leadership) => self.leadership_changed(&leadership),
+            FsmMsg::Checkpoint { reply } => drop(reply.send(self.checkpoint.clone())),
+            FsmMsg::Stopped { reason } => self.stopped(&reason),
+        }
+    }
+
+    pub(super) fn opened(&mut self, group: Group) {
+        self.handle.attach_group(group.clone());
+        self.group = Some(group);
+        self.want_flush();
+        self.arm_timer();
+    }
+
+    fn leadership_changed(&mut self, leadership: &Leadership) {
+        if leadership.is_self {
+            if self.leading == Some(leadership.term) {
+                return;
+            }
+            self.leave_office();
+            self.leading = Some(leadership.term);
+            if let Some(applied) = self.applied {
+                self.take_office_at(applied.term);
+            }
+        } else {
+            self.leave_office();
+            self.leading = None;
+        }
+    }
+
+    /// A leader plans nothing until its term's first entry is applied.
+    pub(super) fn take_office_at(&mut self, applied_term: u64) {
+        let Some(term) = self.leading else { return };
+        if self.office.is_some() || applied_term != term {
+            return;
+        }
+        self.keeper.take_office(&*self.clock, self.machine.stamps(), self.replayed_only);
+        self.office = Some(term);
+        self.set_serving(true);
+        self.parking.partition_serves();
+        tracing::info!(partition = %self.id, term, index = self.applied.map(|applied| applied.index), "partition serves");
+        self.want_flush();
+        self.arm_timer();
+    }
+
+    fn leave_office(&mut self) {
+        self.keeper.leave_office();
+        self.set_serving(false);
+        if self.office.take().is_some() {
+            tracing::info!(partition = %self.id, "partition no longer leads here");
+        }
+        self.fail_filed(&unknown("leadership changed while it was in the log"));
+    }
+
+    fn proposal_failed(&mut self, proposal: u64, definite: bool) {
+        let Some(filed) = self.filed.remove(&proposal) else { return };
+        let error = if definite {
+            let message = "the partition's leader changed before the request was taken; retry after a moment";
+            RequestError::new(ErrorClass::Unavailable, "no_leader", message)
+        } else {
+            unknown("the entry was proposed, but its outcome is not known")
+        };
+        for caller in filed.callers.into_iter().flatten() {
+            drop(caller.answer(Err(error.clone())));
+        }
+        // Later plans rest on this one. Raft takes no proposal of this term any more, or it is stopped.
+        self.poisoned = true;
+        if self.filed.is_empty() {
+            self.overlay.clear();
+            self.poisoned = false;
+            self.want_flush();
+        }
+    }
+
+    fn stopped(&mut self, reason: &str) {
+        tracing::error!(partition = %self.id, error = reason, "raft group stopped");
+        self.leave_office();
+        self.leading = None;
+        self.myself.stop(Some(format!("raft group stopped: {reason}")));
+    }
+}
+
+fn unknown(why: &str) -> RequestError {
+    let message = format!("{why}; repeat it with the same request id to learn its outcome");
+    RequestError::new(ErrorClass::OutcomeUnknown, "outcome_unknown", message)
+}

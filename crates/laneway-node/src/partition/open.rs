@@ -1,0 +1,165 @@
+//! Recovering a partition from disk and starting its actor and its Raft group.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use laneway_core::partition::{Limits, PartitionMachine};
+use laneway_core::rows::{Row, RowKey};
+use laneway_raft::CheckpointName;
+use laneway_storage::checkpoint::{CheckpointError, CheckpointStore, Manifest};
+use laneway_storage::codec;
+use laneway_storage::dedup::{DedupError, DedupOptions, DedupStore};
+use laneway_storage::payload::{PayloadError, PayloadOpenError, PayloadOptions, PayloadStore};
+use ractor::{Actor, ActorCell, ActorRef};
+
+use super::running::LogPosition;
+use super::{PartitionActor, PartitionHandle, PartitionMsg, Stores};
+use crate::replica::{ReplicaContext, open_group};
+use crate::span_cache::SpanCache;
+
+/// A recovered partition, before its log is replayed.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) handle: Arc<PartitionHandle>,
+    pub(crate) context: ReplicaContext,
+    pub(crate) machine: PartitionMachine,
+    pub(crate) stores: Arc<Stores>,
+    pub(crate) applied: Option<LogPosition>,
+    pub(crate) membership: Bytes,
+    pub(crate) checkpoint: Option<CheckpointName>,
+}
+
+/// Why a partition cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// Of its checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Of its payloads.
+    #[error(transparent)]
+    Payloads(#[from] PayloadError),
+    /// Of its backlog files.
+    #[error(transparent)]
+    PayloadFiles(#[from] PayloadOpenError),
+    /// Of its dedup rows.
+    #[error(transparent)]
+    Dedup(#[from] DedupError),
+    /// The checkpoint's rows contradict each other.
+    #[error("the checkpoint in {} is damaged: {what}", .dir.display())]
+    Rows {
+        /// Where.
+        dir: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// Its actor or group does not start.
+    #[error("partition {0} does not start: {1}")]
+    Start(laneway_core::ids::PartitionId, String),
+}
+
+impl Opened {
+    /// Reads the newest checkpoint and opens the stores. Blocking.
+    pub(crate) fn recover(handle: Arc<PartitionHandle>, context: ReplicaContext) -> Result<Self, OpenError> {
+        let partition = handle.id;
+        let limits = Limits {
+            lanes_max: context.limits.lanes_max,
+            kept_answers_max: context.limits.kept_answers_max,
+            kept_answer_ms: context.limits.kept_answer_ms,
+            ..Limits::default()
+        };
+        let mut machine = PartitionMachine::new(partition, limits);
+        let dir = &context.dir;
+        let (checkpoints, manifest) = CheckpointStore::open(Arc::clone(&context.vfs), dir.clone(), partition)?;
+        let payloads = PayloadStore::open(
+            Arc::clone(&context.vfs),
+            context.wal.clone(),
+            Arc::clone(&context.rows),
+            dir.clone(),
+            partition,
+            PayloadOptions { runs_in_memory_max: context.storage.runs_in_memory_max, ..PayloadOptions::default() },
+        )?;
+        let dedup_files = manifest.as_ref().map(|manifest| manifest.dedup.clone()).unwrap_or_default();
+        let options = DedupOptions {
+            bytes_max: context.limits.dedup_bytes_max,
+            rows_in_memory_max: context.storage.dedup_rows_in_memory_max,
+        };
+        let dedup = DedupStore::open(Arc::clone(&context.vfs), dir.clone(), options, &dedup_files)?;
+        let mut opened = Self {
+            stores: Arc::new(Stores {
+                payloads,
+                dedup,
+                spans: SpanCache::new(context.limits.span_cache_messages_max as usize),
+            }),
+            applied: None,
+            membership: Bytes::new(),
+            checkpoint: None,
+            machine: PartitionMachine::new(partition, Limits::default()),
+            handle,
+            context,
+        };
+        if let Some(manifest) = manifest {
+            opened.load(&mut machine, &checkpoints, &manifest)?;
+        }
+        opened.machine = machine;
+        let handle = &opened.handle;
+        handle.catalog_version.send_replace(opened.machine.catalog_version().0);
+        let index = opened.applied.map_or(0, |applied| applied.index);
+        handle.applied_index.store(index, Ordering::Release);
+        handle.checkpoint_index.store(index, Ordering::Release);
+        Ok(opened)
+    }
+
+    fn load(
+        &mut self,
+        machine: &mut PartitionMachine,
+        checkpoints: &CheckpointStore,
+        manifest: &Manifest,
+    ) -> Result<(), OpenError> {
+        let dir = self.context.dir.clone();
+        let cut = checkpoints.load(manifest, &mut |key, row| {
+            let key: RowKey = codec::decode(key)?;
+            let row: Option<Row> = row.map(codec::decode).transpose()?;
+            machine.load_row(key, row);
+            Ok(())
+        })?;
+        machine.finish_load().map_err(|error| rows_error(&dir, &error.to_string()))?;
+        self.stores.payloads.restore(&cut, machine.heads(), machine.pins())?;
+        let (index, term, leader) = manifest.applied;
+        self.applied = Some(LogPosition { index, term, leader });
+        self.membership = manifest.membership.clone();
+        self.checkpoint = Some(CheckpointName { index, term, leader, membership: manifest.membership.clone() });
+        Ok(())
+    }
+
+    /// Starts the actor under `supervisor`, then its group: that replays the log through the actor.
+    pub(crate) async fn start(
+        self,
+        supervisor: ActorCell,
+    ) -> Result<(ActorRef<PartitionMsg>, tokio::task::JoinHandle<Result<(), OpenError>>), OpenError> {
+        let context = self.context.clone();
+        let handle = Arc::clone(&self.handle);
+        let partition = handle.id;
+        let checkpoint = self.checkpoint.clone();
+        let stores = Arc::clone(&self.stores);
+        let (actor, _) = Actor::spawn_linked(None, PartitionActor, Box::new(self), supervisor)
+            .await
+            .map_err(|error| OpenError::Start(partition, error.to_string()))?;
+        handle.attach(actor.clone(), stores);
+        let to_actor = actor.clone();
+        let forward = move |message| to_actor.cast(PartitionMsg::Raft(message)).is_ok();
+        let opened = actor.clone();
+        let group_task = tokio::spawn(async move {
+            let group = open_group(&context, partition, checkpoint, forward).await?;
+            // A dead actor is the supervisor's business.
+            drop(opened.cast(PartitionMsg::Opened(group)));
+            Ok(())
+        });
+        Ok((actor, group_task))
+    }
+}
+
+fn rows_error(dir: &Path, what: &str) -> OpenError {
+    OpenError::Rows { dir: dir.to_owned(), what: what.to_owned() }
+}

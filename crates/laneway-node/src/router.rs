@@ -1,0 +1,157 @@
+//! The way of a request: names to queue and lane, slot to partition, partition to leader.
+
+mod ack;
+mod configure;
+mod dead_letters;
+mod names;
+mod pop;
+mod push;
+mod read;
+mod resolve;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use laneway_core::catalog::{CatalogCommand, CatalogReply};
+use laneway_core::ids::{LaneId, PartitionId, Slot};
+use laneway_core::reply::Refusal;
+use laneway_core::settings::{GroupRow, GroupStart, QueueRow};
+use tokio::time::Instant;
+
+use crate::api::{ErrorClass, RequestError};
+use crate::caller::outcome_unknown;
+use crate::node::Node;
+use crate::partition::PartitionHandle;
+
+/// How often a request is tried again after a refusal that a new look at the queue cures.
+const STALE_RETRIES_MAX: u32 = 5;
+
+impl Node {
+    /// The partition that owns `slot`. Today's table: slot modulo partitions.
+    pub(crate) fn partition_of_slot(&self, slot: Slot) -> &Arc<PartitionHandle> {
+        let partitions = &self.inner.partitions;
+        &partitions[usize::from(slot.0) % partitions.len()]
+    }
+
+    pub(crate) fn partition_of_lane(&self, lane: LaneId) -> &Arc<PartitionHandle> {
+        self.partition_of_slot(lane.slot())
+    }
+
+    pub(crate) fn partition(&self, id: PartitionId) -> Option<&Arc<PartitionHandle>> {
+        self.inner.partitions.get(usize::from(id.0))
+    }
+
+    /// The queue's row as known here, if it is listed.
+    pub(crate) fn known_queue(&self, name: &str) -> Option<QueueRow> {
+        self.inner.catalog.machine().queue(name).filter(|row| row.listed).cloned()
+    }
+
+    /// The queue's row, created when there is none.
+    pub(crate) async fn queue_for_push(&self, name: &str) -> Result<Arc<QueueRow>, RequestError> {
+        if let Some(row) = self.known_queue(name) {
+            return Ok(Arc::new(row));
+        }
+        let command = CatalogCommand::CreateQueue { name: name.to_owned(), listed: true };
+        match self.inner.catalog.propose(command).await? {
+            CatalogReply::Queue { row, .. } => Ok(Arc::new(row)),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// The queue and the group's registration on it, made when there is none and known to every partition.
+    pub(crate) async fn group_for_pop(
+        &self,
+        queue: &str,
+        group: &str,
+        start: GroupStart,
+    ) -> Result<QueueRow, RequestError> {
+        let known = {
+            let catalog = self.inner.catalog.machine();
+            catalog.queue(queue).and_then(|row| Some((row.clone(), catalog.group(row.id, group)?.version)))
+        };
+        let (row, version) = match known {
+            Some(known) => known,
+            None => {
+                let command =
+                    CatalogCommand::RegisterGroup { queue: queue.to_owned(), group: group.to_owned(), start };
+                match self.inner.catalog.propose(command).await? {
+                    CatalogReply::Group { queue, group: GroupRow { version, .. }, .. } => (queue, version),
+                    reply => return Err(unexpected(&reply)),
+                }
+            }
+        };
+        self.taken_everywhere(version.0).await?;
+        Ok(row)
+    }
+
+    /// Waits until every partition has applied the catalog up to `version`.
+    pub(crate) async fn taken_everywhere(&self, version: u64) -> Result<(), RequestError> {
+        let deadline = Instant::now() + Duration::from_millis(self.inner.limits.outcome_wait_ms);
+        for partition in &self.inner.partitions {
+            if *partition.catalog_version.borrow() >= version {
+                continue;
+            }
+            let mut seen = partition.catalog_version.subscribe();
+            let wait = tokio::time::timeout_at(deadline, seen.wait_for(|seen| *seen >= version));
+            if !matches!(wait.await, Ok(Ok(_))) {
+                return Err(outcome_unknown("the change is committed but not taken everywhere yet", &**partition));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses writes that need space while the disk is low.
+    pub(crate) fn check_disk(&self) -> Result<(), RequestError> {
+        if !self.inner.disk.is_low() {
+            return Ok(());
+        }
+        let message = format!(
+            "the disk is low: {} bytes are free and {} are kept in reserve; pops, acks and deletions still work",
+            self.inner.disk.free_bytes(),
+            self.inner.limits.disk_free_bytes_min
+        );
+        Err(RequestError::new(ErrorClass::StorageFull, "storage_full", message))
+    }
+}
+
+/// Hash of one request's content, so that a request id used for something else is told apart.
+pub(crate) fn content_hash(parts: &[&[u8]]) -> u64 {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    for part in parts {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.digest()
+}
+
+fn unexpected(reply: &impl std::fmt::Debug) -> RequestError {
+    tracing::error!(?reply, "a command got the answer of another kind");
+    RequestError::new(ErrorClass::Internal, "internal", "unexpected answer; see the node's log")
+}
+
+/// A refusal that the caller can do something about.
+fn refused(refusal: Refusal) -> RequestError {
+    let (class, code, message) = match refusal {
+        Refusal::QueueGone => (ErrorClass::NotFound, "queue_deleted", "the queue was deleted meanwhile"),
+        Refusal::LanesFull => (
+            ErrorClass::Overloaded,
+            "overloaded",
+            "the partition has no room for another lane; delete queues that are not needed or raise lanes_max",
+        ),
+        Refusal::GroupUnknown => (
+            ErrorClass::Unavailable,
+            "retry",
+            "the consumer group is not known in the partition yet; retry after a moment",
+        ),
+        Refusal::PlanOutdated => {
+            (ErrorClass::Unavailable, "retry", "an earlier request that this one rests on was refused; retry")
+        }
+        Refusal::RequestIdReused => (
+            ErrorClass::Conflict,
+            "request_id_reused",
+            "the request id was used for a different request; use a new one for each request",
+        ),
+        Refusal::DeadLetterGone => (ErrorClass::NotFound, "not_found", "there is no such dead letter"),
+    };
+    RequestError::new(class, code, message)
+}

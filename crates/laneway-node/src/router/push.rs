@@ -1,0 +1,204 @@
+//! Push: one command per lane and request, answers in request order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::join_all;
+use laneway_core::command::RequestKey;
+use laneway_core::ids::{MessageId, Slot};
+use laneway_core::reply::{Pushed as LanePushed, Refusal, Reply};
+use laneway_core::settings::QueueRow;
+use laneway_storage::codec;
+use laneway_storage::dedup::DedupStore;
+
+use super::names::check_request_id;
+use super::{STALE_RETRIES_MAX, content_hash, refused, unexpected};
+use crate::api::{ErrorClass, PushItem, PushReply, PushRequest, Pushed, RequestError, RequestId};
+use crate::node::Node;
+use crate::partition::{Ask, PushAsk, PushAskItem};
+
+/// The items of one request that go to one lane.
+struct LanePart {
+    queue: Arc<str>,
+    lane: Arc<str>,
+    /// Their places in the request.
+    places: Vec<usize>,
+    frames: Bytes,
+    frame_bytes: Vec<u32>,
+    same_as: Vec<Option<u32>>,
+}
+
+impl Node {
+    /// Stores messages durably, in request order per lane.
+    ///
+    /// Durability: an item answered `Queued` or `Duplicate` is on stable storage of a quorum. Errors: the whole call fails
+    /// with the worst trouble that any lane met, if a retry may help; lanes that met none have stored their part, so
+    /// repeat with the same transaction ids. Cancel safety: dropping the future withdraws nothing.
+    pub async fn push(&self, request: PushRequest) -> Result<Vec<PushReply>, RequestError> {
+        check_request_id(request.request_id.as_ref())?;
+        for item in &request.items {
+            self.check_names(&item.queue, &[&item.lane])?;
+            self.check_transaction_id(&item.transaction_id)?;
+        }
+        if request.items.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.check_disk()?;
+        let mut queues: HashMap<Arc<str>, Arc<QueueRow>> = HashMap::new();
+        for item in &request.items {
+            if !queues.contains_key(&item.queue) {
+                queues.insert(Arc::clone(&item.queue), self.queue_for_push(&item.queue).await?);
+            }
+        }
+        let parts = split(&request.items);
+        let pushes = (0u32..).zip(&parts).map(|(number, part)| {
+            let row = Arc::clone(&queues[&part.queue]);
+            self.push_part(part, number, row, &request)
+        });
+        let outcomes = join_all(pushes).await;
+        self.put_together(request.items.len(), &parts, outcomes)
+    }
+
+    fn put_together(
+        &self,
+        count: usize,
+        parts: &[LanePart],
+        outcomes: Vec<Result<LanePushed, RequestError>>,
+    ) -> Result<Vec<PushReply>, RequestError> {
+        let worst = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).max_by_key(|error| badness(error));
+        if let Some(error) = worst.filter(|error| badness(error) > 0) {
+            return Err(error.clone());
+        }
+        let mut replies: Vec<Option<PushReply>> = vec![None; count];
+        let mut duplicates = 0;
+        for (part, outcome) in parts.iter().zip(outcomes) {
+            for (at, place) in part.places.iter().enumerate() {
+                replies[*place] = Some(match &outcome {
+                    Err(error) => PushReply::Refused(error.clone()),
+                    Ok(pushed) => {
+                        let item = pushed.items[at];
+                        let message_id = MessageId::new(item.wall, pushed.lane, item.offset);
+                        let position = Pushed { message_id, lane: pushed.lane, offset: item.offset };
+                        if item.duplicate {
+                            duplicates += 1;
+                            PushReply::Duplicate(position)
+                        } else {
+                            PushReply::Queued(position)
+                        }
+                    }
+                });
+            }
+        }
+        self.inner.counters.duplicates.fetch_add(duplicates, Ordering::Relaxed);
+        Ok(replies.into_iter().map(|reply| reply.expect("each item is in one part")).collect())
+    }
+
+    async fn push_part(
+        &self,
+        part: &LanePart,
+        number: u32,
+        mut row: Arc<QueueRow>,
+        request: &PushRequest,
+    ) -> Result<LanePushed, RequestError> {
+        let key = request.request_id.as_ref().map(|id| request_key(id, number, part));
+        let mut tries = 0;
+        loop {
+            let transaction_ids = part.places.iter().map(|place| &*request.items[*place].transaction_id);
+            let ask = push_ask(part, key.clone(), Arc::clone(&row), transaction_ids);
+            let partition = self.partition_of_slot(Slot::of(row.id, &part.lane));
+            let answer = partition.ask(Ask::Push(ask), part.frames.len()).await?;
+            tries += 1;
+            match answer {
+                Reply::Pushed(pushed) if pushed.items.len() == part.places.len() => return Ok(pushed),
+                Reply::Refused(Refusal::QueueGone) if tries <= STALE_RETRIES_MAX => {
+                    // Deleted meanwhile: a push makes the queue anew. A request id has its answer, that of a refusal.
+                    if key.is_some() {
+                        return Err(refused(Refusal::QueueGone));
+                    }
+                    self.inner.catalog.read_index().await?;
+                    row = self.queue_for_push(&part.queue).await?;
+                }
+                Reply::Refused(Refusal::PlanOutdated) if tries <= STALE_RETRIES_MAX && key.is_none() => {}
+                Reply::Refused(refusal) => return Err(refused(refusal)),
+                reply => return Err(unexpected(&reply)),
+            }
+        }
+    }
+}
+
+fn push_ask<'a>(
+    part: &LanePart,
+    request: Option<RequestKey>,
+    queue: Arc<QueueRow>,
+    transaction_ids: impl Iterator<Item = &'a str>,
+) -> PushAsk {
+    let items = transaction_ids.enumerate().map(|(at, transaction_id)| PushAskItem {
+        key: (!transaction_id.is_empty()).then(|| DedupStore::key(queue.id, &part.lane, transaction_id)),
+        same_as: part.same_as[at],
+        frame_bytes: part.frame_bytes[at],
+    });
+    let items = items.collect();
+    PushAsk { request, queue, lane: Arc::clone(&part.lane), items, block: part.frames.clone() }
+}
+
+fn request_key(id: &RequestId, part: u32, lane: &LanePart) -> RequestKey {
+    let content = content_hash(&[lane.queue.as_bytes(), lane.lane.as_bytes(), &lane.frames]);
+    RequestKey { id: id.0.to_string(), part, content }
+}
+
+/// Groups items by (queue, lane), keeping their order, and frames their payloads.
+fn split(items: &[PushItem]) -> Vec<LanePart> {
+    let mut places: Vec<(&PushItem, Vec<usize>)> = Vec::new();
+    let mut known: HashMap<(&str, &str), usize> = HashMap::new();
+    for (place, item) in items.iter().enumerate() {
+        let at = *known.entry((&item.queue, &item.lane)).or_insert_with(|| {
+            places.push((item, Vec::new()));
+            places.len() - 1
+        });
+        places[at].1.push(place);
+    }
+    places.into_iter().map(|(first, places)| lane_part(first, places, items)).collect()
+}
+
+fn lane_part(first: &PushItem, places: Vec<usize>, items: &[PushItem]) -> LanePart {
+    let bytes = places.iter().map(|place| items[*place].payload.len() + items[*place].transaction_id.len() + 16).sum();
+    let mut frames = BytesMut::with_capacity(bytes);
+    let mut frame_bytes = Vec::with_capacity(places.len());
+    let mut same_as = Vec::with_capacity(places.len());
+    let mut seen: HashMap<&str, u32> = HashMap::new();
+    for (at, place) in (0u32..).zip(&places) {
+        let item = &items[*place];
+        let before = frames.len();
+        codec::push_frame(&mut frames, &item.transaction_id, &item.payload);
+        frame_bytes.push(u32::try_from(frames.len() - before).expect("a request body is far below 4 GiB"));
+        let mut earlier = None;
+        if !item.transaction_id.is_empty() && places.len() > 1 {
+            earlier = seen.get(&*item.transaction_id).copied();
+            seen.entry(&item.transaction_id).or_insert(at);
+        }
+        same_as.push(earlier);
+    }
+    LanePart {
+        queue: Arc::clone(&first.queue),
+        lane: Arc::clone(&first.lane),
+        places,
+        frames: frames.freeze(),
+        frame_bytes,
+        same_as,
+    }
+}
+
+/// How much a lane's trouble matters for the call as a whole; 0 = it is told per item.
+fn badness(error: &RequestError) -> u8 {
+    match error.class {
+        ErrorClass::OutcomeUnknown => 6,
+        ErrorClass::Internal => 5,
+        ErrorClass::StorageFull => 4,
+        ErrorClass::Unavailable => 3,
+        ErrorClass::Overloaded => 2,
+        ErrorClass::Conflict => 1,
+        ErrorClass::Invalid | ErrorClass::NotFound | ErrorClass::TooLarge => 0,
+    }
+}

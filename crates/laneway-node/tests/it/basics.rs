@@ -1,0 +1,113 @@
+//! Push, pop, ack, retry, dead letters.
+
+use std::time::Duration;
+
+use laneway_core::catalog::{Patch, SettingsPatch};
+use laneway_core::command::AckStatus;
+use laneway_core::reply::AckedItem;
+use laneway_node::{AckOutcome, DeadLetterFilter, DeadLetterRef, PushReply};
+
+use crate::support::{SOON, ack, ack_item, configure, item, payloads, pop, pop_request, push, start};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pushed_messages_are_popped_in_order_and_acked_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    let items = (0..5).map(|n| item("orders", "eu", &format!("t{n}"), &format!("{{\"n\":{n}}}"))).collect();
+    let replies = push(&node, items).await;
+    assert!(replies.iter().all(|reply| matches!(reply, PushReply::Queued(_))));
+    let again = push(&node, vec![item("orders", "eu", "t3", "1")]).await;
+    assert!(matches!(&again[0], PushReply::Duplicate(position) if position.offset.0 == 3));
+
+    let popped = pop(&node, "orders").await;
+    assert_eq!(payloads(&popped).len(), 5);
+    assert_eq!(payloads(&pop(&node, "orders").await).len(), 0);
+    let lane = popped.lanes[0].lane;
+    let done = ack(&node, ack_item(lane, "t4", AckStatus::Completed, popped.lease_id)).await;
+    assert_eq!(done.outcome, AckOutcome::Applied(AckedItem::Done));
+    assert!(done.lease_released);
+    assert_eq!(payloads(&pop(&node, "orders").await).len(), 0);
+    node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spent_budget_files_a_dead_letter_that_can_be_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    configure(&node, "q", SettingsPatch { retry_limit: Patch::Set(1), ..SettingsPatch::keep() }).await;
+    push(&node, vec![item("q", "Default", "a", "1"), item("q", "Default", "b", "2")]).await;
+    for round in 0..2 {
+        let popped = pop(&node, "q").await;
+        let lane = &popped.lanes[0];
+        assert_eq!(lane.attempt, round + 1);
+        let reply = ack(&node, ack_item(lane.lane, "a", AckStatus::Failed, popped.lease_id)).await;
+        assert!(reply.lease_released);
+        let wanted = if round == 0 { AckedItem::Done } else { AckedItem::DeadLettered };
+        assert_eq!(reply.outcome, AckOutcome::Applied(wanted));
+    }
+    let filter = DeadLetterFilter { queue: Some("q".into()), group: None, limit: 100, skip: 0 };
+    let dead = node.dead_letters(filter.clone()).await.unwrap();
+    assert_eq!(dead.len(), 1);
+    assert_eq!(dead[0].row.reason, "boom");
+    assert_eq!(&dead[0].message.payload[..], b"1");
+
+    let which = DeadLetterRef::Message(dead[0].row.lane, "a".into());
+    let moved = node.replay(None, which.clone()).await.unwrap().unwrap();
+    assert_eq!(moved.offset.0, 2);
+    assert!(node.replay(None, which).await.unwrap().is_none());
+    assert!(node.dead_letters(filter).await.unwrap().is_empty());
+    let popped = pop(&node, "q").await;
+    assert_eq!(payloads(&popped), ["2", "1"]);
+    assert_eq!(popped.lanes[0].messages[1].transaction_id, moved.transaction_id);
+    node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_pop_wakes_on_push_and_on_expiry() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    let mut request = pop_request("late");
+    request.wait = Some(SOON);
+    request.lease_ms = Some(300);
+    let waiting = tokio::spawn({
+        let (node, request) = (node.clone(), request.clone());
+        async move { node.pop(request).await }
+    });
+    while node.status().await.parked_pops == 0 {
+        tokio::task::yield_now().await;
+    }
+    push(&node, vec![item("late", "Default", "", "7")]).await;
+    let mut first = waiting.await.unwrap().unwrap();
+    first.delivered();
+    assert_eq!(payloads(&first), ["7"]);
+
+    let second = node.pop(request).await.unwrap();
+    assert_eq!(payloads(&second), ["7"]);
+    assert_eq!(second.lanes[0].attempt, 2);
+    drop(second);
+    // Given back, not delivered: nobody has to wait for its deadline.
+    let third = tokio::time::timeout(Duration::from_secs(5), async {
+        loop {
+            let reply = pop(&node, "late").await;
+            if !reply.lanes.is_empty() {
+                return reply;
+            }
+        }
+    });
+    assert_eq!(third.await.unwrap().lanes[0].attempt, 2);
+    node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleted_queue_takes_its_messages_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    push(&node, vec![item("q", "a", "x", "1")]).await;
+    assert!(node.delete_queue("q").await.unwrap());
+    assert!(!node.delete_queue("q").await.unwrap());
+    assert!(node.queue("q").await.unwrap().is_none());
+    let reply = push(&node, vec![item("q", "a", "x", "2")]).await;
+    assert!(matches!(&reply[0], PushReply::Queued(position) if position.offset.0 == 0));
+    assert_eq!(payloads(&pop(&node, "q").await), ["2"]);
+    node.shutdown().await;
+}

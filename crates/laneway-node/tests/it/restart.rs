@@ -1,0 +1,92 @@
+//! What a restart must find.
+
+use laneway_core::command::AckStatus;
+use laneway_core::reply::AckedItem;
+use laneway_node::{AckOutcome, Node, PushReply, StartError};
+
+use crate::support::{SOON, ack, ack_item, item, options, payloads, pop, push, start};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restart_finds_messages_leases_and_dedup_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    let items = (0..3).map(|n| item("q", "a", &format!("t{n}"), &n.to_string())).collect();
+    push(&node, items).await;
+    let popped = pop(&node, "q").await;
+    let digests = node.digests().await.unwrap();
+    node.shutdown().await;
+    drop(node);
+
+    let node = start(dir.path()).await;
+    for (before, after) in digests.iter().zip(node.digests().await.unwrap()) {
+        if before.applied_index == after.applied_index {
+            assert_eq!(before.digest, after.digest, "partition {}", before.partition);
+        }
+    }
+    assert_eq!(payloads(&pop(&node, "q").await).len(), 0);
+    let duplicate = push(&node, vec![item("q", "a", "t1", "9")]).await;
+    assert!(matches!(&duplicate[0], PushReply::Duplicate(position) if position.offset.0 == 1));
+    let lane = popped.lanes[0].lane;
+    let done = ack(&node, ack_item(lane, "t1", AckStatus::Completed, popped.lease_id)).await;
+    assert_eq!(done.outcome, AckOutcome::Applied(AckedItem::Done));
+    assert!(!done.lease_released);
+    let failed = ack(&node, ack_item(lane, "t2", AckStatus::Failed, popped.lease_id)).await;
+    assert!(failed.lease_released);
+    assert_eq!(payloads(&pop(&node, "q").await), ["2"]);
+    node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checkpoints_purge_the_log_and_carry_the_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut small = options(dir.path());
+    small.storage.checkpoint_ms_max = 200;
+    small.storage.wal_segments_max = 3;
+    let (node, _) = Node::start(small.clone()).await.unwrap();
+    let filler = "x".repeat(4_000);
+    for round in 0..60 {
+        let payload = format!("\"{round}-{filler}\"");
+        let items = (0..20).map(|n| item("q", &format!("lane{n}"), &format!("{round}/{n}"), &payload)).collect();
+        push(&node, items).await;
+    }
+    let deadline = tokio::time::Instant::now() + SOON;
+    loop {
+        let status = node.status().await;
+        if status.groups.iter().all(|group| group.checkpoint_index > 0) && status.storage.backlog_bytes > 0 {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{status:?}");
+        tokio::task::yield_now().await;
+    }
+    node.shutdown().await;
+    drop(node);
+    let (node, _) = Node::start(small).await.unwrap();
+    let mut messages = 0;
+    loop {
+        let popped = pop(&node, "q").await;
+        if popped.lanes.is_empty() {
+            break;
+        }
+        for lane in &popped.lanes {
+            assert_eq!(lane.messages[0].offset.0, 0);
+            messages += lane.messages.len();
+        }
+    }
+    assert_eq!(messages, 60 * 20);
+    node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_directory_has_one_owner() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    assert!(matches!(Node::start(options(dir.path())).await, Err(StartError::DataDirInUse { .. })));
+    node.shutdown().await;
+    drop(node);
+    let mut other = options(dir.path());
+    other.partitions = 7;
+    assert!(matches!(Node::start(other).await, Err(StartError::PartitionsDiffer { found: 4, .. })));
+    let mut other = options(dir.path());
+    other.node = 2;
+    assert!(matches!(Node::start(other).await, Err(StartError::OtherNode { found_node: 1, .. })));
+}

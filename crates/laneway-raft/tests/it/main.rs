@@ -1,0 +1,12 @@
+//! Groups on a real WAL in a temporary directory.
+
+mod checkpoint;
+mod failure;
+mod full_disk;
+#[cfg(test)] // clippy's leave to unwrap goes by this
+mod harness;
+mod leadership;
+mod propose;
+mod read;
+mod restart;
+mod sharing;

@@ -1,0 +1,7 @@
+//! Tests of the storage crate's public API.
+
+mod codec;
+mod golden;
+mod store;
+mod vfs;
+mod wal;

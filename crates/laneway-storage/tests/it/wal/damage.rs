@@ -1,0 +1,181 @@
+//! Bytes that changed behind the log's back.
+
+use laneway_storage::vfs::Vfs;
+use laneway_storage::wal::{WalOpenError, fuzz_segment};
+use proptest::prelude::*;
+
+use super::support::*;
+
+/// Several drains in one segment, the last of three records.
+fn sample() -> (Node, Vec<usize>) {
+    let mut node = Node::new(SMALL);
+    let mut starts = vec![];
+    for index in 0..4 {
+        starts.push(node.tail().1);
+        node.append(P0, vec![entry(index, 1, 300)]);
+    }
+    starts.push(node.tail().1);
+    node.append(P0, (4..7).map(|index| entry(index, 1, 300)).collect());
+    starts.push(node.tail().1);
+    (node, starts)
+}
+
+fn flip(vfs: &laneway_storage::vfs::SimVfs, path: &std::path::Path, at: usize) {
+    let byte = vfs.read(path).unwrap()[at] ^ 0x10;
+    vfs.corrupt(path, at, &[byte]);
+}
+
+#[test]
+fn flipped_bit_before_the_last_drain_is_refused() {
+    let (node, starts) = sample();
+    let (path, _) = node.tail();
+    for at in (0..64).chain(4096..starts[4]) {
+        let vfs = node.vfs.fork();
+        flip(&vfs, &path, at);
+        let error = Node::open(&vfs, SMALL).map(|node| node.recovery).unwrap_err();
+        let WalOpenError::Damaged { file, .. } = &error else {
+            panic!("byte {at}: {error}")
+        };
+        assert_eq!(*file, path);
+        let text = error.to_string();
+        assert!(
+            text.contains("0000000001.wal is damaged at byte ") && text.contains("backup"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn flipped_bit_in_the_last_drain_is_a_torn_tail() {
+    let (node, starts) = sample();
+    let (path, end) = node.tail();
+    for at in starts[4]..end {
+        let vfs = node.vfs.fork();
+        flip(&vfs, &path, at);
+        let opened = Node::open(&vfs, SMALL).unwrap();
+        let found = opened.dump()[&P0].entries.len();
+        let whole = (at - starts[4]) / (64 + 300);
+        assert_eq!(found, 4 + whole, "byte {at}");
+        // Whatever was cut off stays away.
+        let mut opened = opened;
+        let next = found as u64;
+        opened.append(P0, vec![entry(next, 2, 5)]);
+        let opened = opened.reopen(SMALL).unwrap();
+        assert_eq!(opened.dump()[&P0].entries.len(), found + 1);
+        assert_eq!(opened.recovery.torn_bytes_cut, 0);
+    }
+}
+
+#[test]
+fn flipped_bit_in_an_older_segment_is_refused() {
+    let mut node = Node::new(SMALL);
+    let mut index = 0;
+    while node.wal.segments().len() < 3 {
+        node.append(P0, vec![entry(index, 1, 1000)]);
+        index += 1;
+    }
+    for info in &node.wal.segments()[..2] {
+        let path = segment_path(info.id);
+        for at in (0..64).chain((4096..info.bytes_used as usize).step_by(7)) {
+            let vfs = node.vfs.fork();
+            flip(&vfs, &path, at);
+            let refused = matches!(Node::open(&vfs, SMALL), Err(WalOpenError::Damaged { .. }));
+            assert!(refused, "byte {at} of segment {}", info.id);
+        }
+        // The tail gone: nothing bad is left to see, but the next segment knows better.
+        let vfs = node.vfs.fork();
+        let last = info.bytes_used as usize - 1064;
+        vfs.corrupt(&path, last, &vec![0; 1064]);
+        assert!(matches!(
+            Node::open(&vfs, SMALL),
+            Err(WalOpenError::Damaged { .. })
+        ));
+        let vfs = node.vfs.fork();
+        vfs.open(&path).unwrap().set_len(9000).unwrap();
+        assert!(matches!(
+            Node::open(&vfs, SMALL),
+            Err(WalOpenError::Damaged { .. })
+        ));
+    }
+}
+
+#[test]
+fn missing_segment_is_named() {
+    let mut node = Node::new(SMALL);
+    let mut index = 0;
+    while node.wal.segments().len() < 4 {
+        node.append(P0, vec![entry(index, 1, 1000)]);
+        index += 1;
+    }
+    let ids: Vec<u64> = node.wal.segments().iter().map(|info| info.id).collect();
+    for id in &ids[..3] {
+        let vfs = node.vfs.fork();
+        vfs.remove(&segment_path(*id)).unwrap();
+        let error = Node::open(&vfs, SMALL).map(|node| node.recovery).unwrap_err();
+        assert!(
+            matches!(error, WalOpenError::MissingEntries { partition: P0, .. }),
+            "{error}"
+        );
+    }
+    // Purged entries are not missed.
+    node.purge(P0, index - 2).unwrap();
+    let vfs = node.vfs.fork();
+    vfs.remove(&segment_path(ids[1])).unwrap();
+    Node::open(&vfs, SMALL).unwrap();
+}
+
+#[test]
+fn swapped_segments_are_refused() {
+    let mut node = Node::new(SMALL);
+    let mut index = 0;
+    while node.wal.segments().len() < 3 {
+        node.append(P0, vec![entry(index, 1, 1000)]);
+        index += 1;
+    }
+    let vfs = node.vfs.fork();
+    let other = vfs.read(&segment_path(2)).unwrap();
+    vfs.corrupt(&segment_path(1), 0, &other);
+    assert!(matches!(
+        Node::open(&vfs, SMALL),
+        Err(WalOpenError::Damaged { .. })
+    ));
+}
+
+#[test]
+fn cold_read_notices_damage() {
+    let mut node = Node::new(SMALL);
+    for index in 0..9 {
+        node.append(P0, vec![entry(index, 1, 500)]);
+    }
+    let at = node.wal.locate(P0, 0).unwrap();
+    flip(&node.vfs, &segment_path(at.segment), at.body_at as usize + 77);
+    let error = node.wal.read(P0, 0..1, 9).unwrap_err();
+    assert_eq!(
+        error,
+        laneway_storage::wal::WalError::Corrupt {
+            segment: at.segment,
+            at: at.body_at
+        }
+    );
+}
+
+proptest! {
+    #[test]
+    fn reader_survives_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..9000)) {
+        fuzz_segment(&bytes);
+    }
+
+    #[test]
+    fn reader_survives_mutated_segments(
+        edits in proptest::collection::vec((0usize..16 * 1024, any::<u8>()), 1..8),
+        cut in 0usize..16 * 1024,
+    ) {
+        let (node, _) = sample();
+        let mut bytes = node.vfs.read(&node.tail().0).unwrap();
+        for (at, byte) in edits {
+            bytes[at] = byte;
+        }
+        fuzz_segment(&bytes);
+        fuzz_segment(&bytes[..cut]);
+    }
+}
