@@ -94,7 +94,11 @@ impl BacklogFile {
         let file = vfs.open_read(path).map_err(|error| FileError::io(path, error))?;
         let found = Self::read(file, path)?;
         if found.0 != partition || found.1.number != number {
-            return Err(FileError::damaged(path, 0, "it belongs to another partition or file number"));
+            return Err(FileError::damaged(
+                path,
+                0,
+                "it belongs to another partition or file number",
+            ));
         }
         Ok(found.1)
     }
@@ -124,7 +128,9 @@ impl BacklogFile {
             return Err(damaged(0, "the header's checksum does not match"));
         }
         let (partition, number, replaces) = decode_header(body).map_err(malformed)?;
-        let footer_at = bytes.checked_sub(FOOTER_BYTES).ok_or_else(|| damaged(bytes, "it is too short"))?;
+        let footer_at = bytes
+            .checked_sub(FOOTER_BYTES)
+            .ok_or_else(|| damaged(bytes, "it is too short"))?;
         let footer = sealed::read_within(&*file, path, bytes, footer_at, FOOTER_BYTES)?;
         let (index_at, blocks, messages) =
             decode_footer(&footer, number).map_err(|_| damaged(footer_at, "the footer is malformed"))?;
@@ -133,7 +139,20 @@ impl BacklogFile {
             return Err(damaged(footer_at, "the index lies outside the file"));
         }
         let path = path.to_owned();
-        Ok((partition, Self { number, path, file, replaces, bytes, blocks_at, index_at, blocks, messages }))
+        Ok((
+            partition,
+            Self {
+                number,
+                path,
+                file,
+                replaces,
+                bytes,
+                blocks_at,
+                index_at,
+                blocks,
+                messages,
+            },
+        ))
     }
 
     /// Reads the index from its beginning.
@@ -156,7 +175,11 @@ impl BacklogFile {
         let (crc, body_bytes) =
             header.map_err(|_| FileError::damaged(&self.path, at, "a section is too short"))?;
         if u64::from(body_bytes) + SECTION_HEADER_BYTES != bytes {
-            return Err(FileError::damaged(&self.path, at, "a section has another length than expected"));
+            return Err(FileError::damaged(
+                &self.path,
+                at,
+                "a section has another length than expected",
+            ));
         }
         let body = raw.slice(8..);
         if crc != crc_at(self.number, at, &body) {
@@ -174,8 +197,14 @@ fn decode_header(body: &[u8]) -> Result<(PartitionId, u64, Vec<u64>), Malformed>
     if count > REPLACES_MAX || count > cursor.left() {
         return Err(Malformed);
     }
-    let replaces = (0..count).map(|_| cursor.varint()).collect::<Result<Vec<u64>, _>>()?;
-    if cursor.left() > 0 || replaces.contains(&number) { Err(Malformed) } else { Ok((partition, number, replaces)) }
+    let replaces = (0..count)
+        .map(|_| cursor.varint())
+        .collect::<Result<Vec<u64>, _>>()?;
+    if cursor.left() > 0 || replaces.contains(&number) {
+        Err(Malformed)
+    } else {
+        Ok((partition, number, replaces))
+    }
 }
 
 fn decode_footer(footer: &[u8], number: u64) -> Result<(u64, u64, u64), Malformed> {
@@ -200,7 +229,11 @@ pub fn check_backlog_bytes(bytes: &[u8]) -> Result<u64, FileError> {
         for entry in entries {
             let block = file.block(entry.at, entry.bytes)?;
             if !entry.matches(&block) {
-                return Err(FileError::damaged(path, u64::from(entry.at), "a block is not what the index says"));
+                return Err(FileError::damaged(
+                    path,
+                    u64::from(entry.at),
+                    "a block is not what the index says",
+                ));
             }
             for message in block.messages() {
                 message.map_err(|_| FileError::damaged(path, u64::from(entry.at), "a frame is malformed"))?;
@@ -208,5 +241,9 @@ pub fn check_backlog_bytes(bytes: &[u8]) -> Result<u64, FileError> {
             }
         }
     }
-    if messages == file.messages { Ok(messages) } else { Err(FileError::damaged(path, 0, "messages are missing")) }
+    if messages == file.messages {
+        Ok(messages)
+    } else {
+        Err(FileError::damaged(path, 0, "messages are missing"))
+    }
 }

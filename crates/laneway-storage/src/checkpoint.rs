@@ -25,8 +25,8 @@ use crate::sealed::{self, FileError, number_of};
 use crate::vfs::Vfs;
 use crate::wal::LogPosition;
 
-pub use file::{CheckpointFileName, check_checkpoint_bytes};
 use file::{CHECKPOINT_ENDING, FileKind, FileReader, FileWriter};
+pub use file::{CheckpointFileName, check_checkpoint_bytes};
 use manifest::MANIFEST_NAME;
 pub use manifest::{Manifest, check_manifest_bytes};
 
@@ -64,8 +64,7 @@ pub enum CheckpointError {
 }
 
 /// Takes one row, or the key of a removed one.
-pub type EachRow<'a> =
-    dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), Box<dyn Error + Send + Sync>> + 'a;
+pub type EachRow<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), Box<dyn Error + Send + Sync>> + 'a;
 
 /// The checkpoint of one partition, or of the catalog. A cheap handle; calls block.
 #[derive(Clone, Debug)]
@@ -102,9 +101,13 @@ impl CheckpointStore {
         dir: PathBuf,
         partition: PartitionId,
     ) -> Result<(Self, Option<Manifest>), CheckpointError> {
-        vfs.create_dir_all(&dir).map_err(|error| FileError::io(&dir, error))?;
+        vfs.create_dir_all(&dir)
+            .map_err(|error| FileError::io(&dir, error))?;
         let names = sealed::list_sealed(&*vfs, &dir)?;
-        let numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name, CHECKPOINT_ENDING)).collect();
+        let numbers: Vec<u64> = names
+            .iter()
+            .filter_map(|name| number_of(name, CHECKPOINT_ENDING))
+            .collect();
         let mut state = State {
             manifest: None,
             base_bytes: 0,
@@ -120,7 +123,14 @@ impl CheckpointStore {
             }
             state.manifest = Some(manifest);
         }
-        let store = Self { shared: Arc::new(Shared { vfs, dir, partition, state: Mutex::new(state) }) };
+        let store = Self {
+            shared: Arc::new(Shared {
+                vfs,
+                dir,
+                partition,
+                state: Mutex::new(state),
+            }),
+        };
         let manifest = store.state().manifest.clone();
         if let Some(manifest) = &manifest {
             store.measure(manifest)?;
@@ -133,7 +143,10 @@ impl CheckpointStore {
     /// outgrew the base.
     pub fn wants_full(&self) -> bool {
         let state = self.state();
-        let deltas = state.manifest.as_ref().map_or(DELTAS_MAX, |manifest| manifest.deltas.len());
+        let deltas = state
+            .manifest
+            .as_ref()
+            .map_or(DELTAS_MAX, |manifest| manifest.deltas.len());
         deltas >= DELTAS_MAX || state.delta_bytes > state.base_bytes
     }
 
@@ -159,22 +172,32 @@ impl CheckpointStore {
             (Some(manifest), false) if manifest.deltas.len() >= DELTAS_MAX => {
                 return Err(CheckpointError::NeedsFull);
             }
-            (Some(manifest), false) => {
-                FileKind::Delta { of: manifest.deltas.last().copied().unwrap_or(manifest.base) }
-            }
+            (Some(manifest), false) => FileKind::Delta {
+                of: manifest.deltas.last().copied().unwrap_or(manifest.base),
+            },
             (None, false) => return Err(CheckpointError::NeedsFull),
         };
         let shared = &self.shared;
         let name = CheckpointFileName(number);
         let out = FileWriter::create(&shared.vfs, &shared.dir, shared.partition, name, kind)?;
-        Ok(CheckpointWriter { store: self.clone(), parent, name, out, cut_end: None })
+        Ok(CheckpointWriter {
+            store: self.clone(),
+            parent,
+            name,
+            out,
+            cut_end: None,
+        })
     }
 
     /// Reads a checkpoint: base rows first, then those of each delta in order, a removed row as `None`.
     ///
     /// Each file is checked on the way. Errors: [`CheckpointError::File`] and [`CheckpointError::Missing`] name what is
     /// damaged; [`CheckpointError::Row`] is an error of `each_row`. What was read before an error must be thrown away.
-    pub fn load(&self, manifest: &Manifest, each_row: &mut EachRow<'_>) -> Result<PayloadCut, CheckpointError> {
+    pub fn load(
+        &self,
+        manifest: &Manifest,
+        each_row: &mut EachRow<'_>,
+    ) -> Result<PayloadCut, CheckpointError> {
         let mut sections = Vec::new();
         let mut before = None;
         for name in std::iter::once(&manifest.base).chain(&manifest.deltas) {
@@ -193,9 +216,10 @@ impl CheckpointStore {
     fn open_file(&self, name: CheckpointFileName) -> Result<FileReader, CheckpointError> {
         let shared = &self.shared;
         match FileReader::open(&*shared.vfs, &shared.dir, shared.partition, name) {
-            Err(error) if error.is_missing() => {
-                Err(CheckpointError::Missing { manifest: shared.dir.join(MANIFEST_NAME), file: name })
-            }
+            Err(error) if error.is_missing() => Err(CheckpointError::Missing {
+                manifest: shared.dir.join(MANIFEST_NAME),
+                file: name,
+            }),
             other => Ok(other?),
         }
     }
@@ -216,9 +240,14 @@ impl CheckpointStore {
     /// Removes every checkpoint file that the manifest does not name.
     fn remove_unnamed(&self, manifest: &Manifest) -> Result<(), CheckpointError> {
         let shared = &self.shared;
-        let names = shared.vfs.list(&shared.dir).map_err(|error| FileError::io(&shared.dir, error))?;
+        let names = shared
+            .vfs
+            .list(&shared.dir)
+            .map_err(|error| FileError::io(&shared.dir, error))?;
         for name in names {
-            let Some(number) = number_of(&name, CHECKPOINT_ENDING).map(CheckpointFileName) else { continue };
+            let Some(number) = number_of(&name, CHECKPOINT_ENDING).map(CheckpointFileName) else {
+                continue;
+            };
             if number != manifest.base && !manifest.deltas.contains(&number) {
                 sealed::remove(&*shared.vfs, &shared.dir.join(&name))?;
             }
@@ -227,7 +256,10 @@ impl CheckpointStore {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().expect("nobody panicked while changing the state")
+        self.shared
+            .state
+            .lock()
+            .expect("nobody panicked while changing the state")
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -278,7 +310,13 @@ impl CheckpointWriter {
         membership: Bytes,
         dedup: Vec<DedupFileName>,
     ) -> Result<Manifest, CheckpointError> {
-        let Self { store, parent, name, out, cut_end } = self;
+        let Self {
+            store,
+            parent,
+            name,
+            out,
+            cut_end,
+        } = self;
         let shared = Arc::clone(&store.shared);
         let kind = out.kind;
         let bytes = out.finish()?;
@@ -294,7 +332,9 @@ impl CheckpointWriter {
             }
             _ => (name, Vec::new()),
         };
-        let payload_end = parent.as_ref().map_or(WalPosition::default(), |parent| parent.payload_end);
+        let payload_end = parent
+            .as_ref()
+            .map_or_else(WalPosition::default, |parent| parent.payload_end);
         let manifest = Manifest {
             partition: shared.partition,
             generation: parent.as_ref().map_or(1, |parent| parent.generation + 1),

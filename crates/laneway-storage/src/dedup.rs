@@ -27,8 +27,8 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::sealed::{self, FileError, number_of};
 use crate::vfs::Vfs;
 
-pub use file::{DedupFileName, check_dedup_bytes};
 use file::{DEDUP_ENDING, DedupFile, DedupFileWriter};
+pub use file::{DedupFileName, check_dedup_bytes};
 use memory::MemoryRows;
 
 /// Key of a row: a hash of queue incarnation, lane name and transaction id.
@@ -46,7 +46,10 @@ pub struct DedupOptions {
 
 impl Default for DedupOptions {
     fn default() -> Self {
-        Self { bytes_max: 1 << 30, rows_in_memory_max: 4_000_000 }
+        Self {
+            bytes_max: 1 << 30,
+            rows_in_memory_max: 4_000_000,
+        }
     }
 }
 
@@ -125,10 +128,18 @@ impl DedupStore {
         options: DedupOptions,
         files: &[DedupFileName],
     ) -> Result<Self, DedupError> {
-        vfs.create_dir_all(&dir).map_err(|error| FileError::io(&dir, error))?;
+        vfs.create_dir_all(&dir)
+            .map_err(|error| FileError::io(&dir, error))?;
         let names = sealed::list_sealed(&*vfs, &dir)?;
-        let numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name, DEDUP_ENDING)).collect();
-        let next = numbers.iter().chain(files.iter().map(|name| &name.0)).max().map_or(1, |number| number + 1);
+        let numbers: Vec<u64> = names
+            .iter()
+            .filter_map(|name| number_of(name, DEDUP_ENDING))
+            .collect();
+        let next = numbers
+            .iter()
+            .chain(files.iter().map(|name| &name.0))
+            .max()
+            .map_or(1, |number| number + 1);
         let mut state = State::default();
         for name in files {
             let path = dir.join(name.to_string());
@@ -139,8 +150,16 @@ impl DedupStore {
             state.wall = state.wall.max(file.wall_max);
             state.files.push(Arc::new(file));
         }
-        let shared = Shared { vfs, dir, options, state: RwLock::new(state), next_file: Mutex::new(next) };
-        let store = Self { shared: Arc::new(shared) };
+        let shared = Shared {
+            vfs,
+            dir,
+            options,
+            state: RwLock::new(state),
+            next_file: Mutex::new(next),
+        };
+        let store = Self {
+            shared: Arc::new(shared),
+        };
         store.remove_unlisted(files)?;
         Ok(store)
     }
@@ -175,11 +194,18 @@ impl DedupStore {
             let may_have = |file: &&Arc<DedupFile>| {
                 file.wall_max >= not_before && newest.is_none_or(|(_, wall)| file.wall_max > wall)
             };
-            let files = state.files.iter().filter(may_have).filter(|file| file.may_hold(key));
+            let files = state
+                .files
+                .iter()
+                .filter(may_have)
+                .filter(|file| file.may_hold(key));
             (newest, files.cloned().collect::<Vec<_>>())
         };
         for file in files {
-            newest = newest.into_iter().chain(file.get(key)?).max_by_key(|(_, wall)| *wall);
+            newest = newest
+                .into_iter()
+                .chain(file.get(key)?)
+                .max_by_key(|(_, wall)| *wall);
         }
         Ok(newest.filter(|(_, wall)| *wall >= not_before))
     }
@@ -200,7 +226,9 @@ impl DedupStore {
             let rows = std::mem::take(&mut state.current);
             state.frozen.push(Arc::new(rows));
         }
-        FrozenDedup { rows: state.frozen.clone() }
+        FrozenDedup {
+            rows: state.frozen.clone(),
+        }
     }
 
     /// Writes frozen rows to a file, merges and drops files, and returns the list for the checkpoint's manifest.
@@ -209,12 +237,18 @@ impl DedupStore {
     /// [`DedupStore::remove_unlisted`] is called with a list that a durable manifest has.
     /// Errors: the rows stay in memory, to be frozen again by the next checkpoint.
     pub fn write(&self, frozen: FrozenDedup) -> Result<Vec<DedupFileName>, DedupError> {
-        let mut next_file = self.shared.next_file.lock().expect("nobody panicked while writing");
+        let mut next_file = self
+            .shared
+            .next_file
+            .lock()
+            .expect("nobody panicked while writing");
         if !frozen.rows.is_empty() {
             let newest = self.write_rows(&frozen, &mut next_file)?;
             let mut state = self.write_state();
             state.files.extend(newest);
-            state.frozen.retain(|rows| !frozen.rows.iter().any(|written| Arc::ptr_eq(written, rows)));
+            state
+                .frozen
+                .retain(|rows| !frozen.rows.iter().any(|written| Arc::ptr_eq(written, rows)));
         }
         self.drop_expired();
         self.merge(&mut next_file)?;
@@ -238,7 +272,9 @@ impl DedupStore {
     }
 
     fn finish_file(&self, writer: DedupFileWriter) -> Result<Option<Arc<DedupFile>>, FileError> {
-        let Some(name) = writer.finish()? else { return Ok(None) };
+        let Some(name) = writer.finish()? else {
+            return Ok(None);
+        };
         let path = self.shared.dir.join(name.to_string());
         Ok(Some(Arc::new(DedupFile::open(&*self.shared.vfs, &path, name)?)))
     }
@@ -255,18 +291,29 @@ impl DedupStore {
     fn drop_expired(&self) {
         let mut state = self.write_state();
         let (before, now) = (state.expired_before, state.wall);
-        state.files.retain(|file| file.wall_max >= before && file.kept_until >= now);
+        state
+            .files
+            .retain(|file| file.wall_max >= before && file.kept_until >= now);
     }
 
     /// Deletes files that neither `listed` (the newest durable manifest) nor the store itself names.
     pub fn remove_unlisted(&self, listed: &[DedupFileName]) -> Result<(), DedupError> {
         // Nothing is being written meanwhile, so every file is known.
-        let _writing = self.shared.next_file.lock().expect("nobody panicked while writing");
+        let _writing = self
+            .shared
+            .next_file
+            .lock()
+            .expect("nobody panicked while writing");
         let shared = &self.shared;
         let used: Vec<DedupFileName> = self.read_state().files.iter().map(|file| file.name).collect();
-        let names = shared.vfs.list(&shared.dir).map_err(|error| FileError::io(&shared.dir, error))?;
+        let names = shared
+            .vfs
+            .list(&shared.dir)
+            .map_err(|error| FileError::io(&shared.dir, error))?;
         for name in names {
-            let Some(number) = number_of(&name, DEDUP_ENDING).map(DedupFileName) else { continue };
+            let Some(number) = number_of(&name, DEDUP_ENDING).map(DedupFileName) else {
+                continue;
+            };
             if !listed.contains(&number) && !used.contains(&number) {
                 sealed::remove(&*shared.vfs, &shared.dir.join(&name))?;
             }
@@ -278,7 +325,9 @@ impl DedupStore {
     pub fn stats(&self) -> DedupStats {
         let state = self.read_state();
         let memory = state.frozen.iter().map(|rows| &**rows).chain([&state.current]);
-        let (rows, bytes) = memory.fold((0, 0), |(rows, bytes), part| (rows + part.len(), bytes + part.memory_bytes()));
+        let (rows, bytes) = memory.fold((0, 0), |(rows, bytes), part| {
+            (rows + part.len(), bytes + part.memory_bytes())
+        });
         DedupStats {
             rows_in_memory: rows,
             rows_in_files: state.files.iter().map(|file| file.rows).sum(),
@@ -289,10 +338,16 @@ impl DedupStore {
     }
 
     fn read_state(&self) -> RwLockReadGuard<'_, State> {
-        self.shared.state.read().expect("nobody panicked while changing the state")
+        self.shared
+            .state
+            .read()
+            .expect("nobody panicked while changing the state")
     }
 
     fn write_state(&self) -> RwLockWriteGuard<'_, State> {
-        self.shared.state.write().expect("nobody panicked while changing the state")
+        self.shared
+            .state
+            .write()
+            .expect("nobody panicked while changing the state")
     }
 }

@@ -143,7 +143,9 @@ pub enum PayloadError {
         offset: Offset,
     },
     /// A WAL segment does not hold the frames that were stored there.
-    #[error("segment {segment} is damaged at byte {at}: the payloads of lane {lane} from offset {offset} on are malformed")]
+    #[error(
+        "segment {segment} is damaged at byte {at}: the payloads of lane {lane} from offset {offset} on are malformed"
+    )]
     Damaged {
         /// The segment.
         segment: u64,
@@ -223,7 +225,8 @@ impl PayloadStore {
         partition: PartitionId,
         options: PayloadOptions,
     ) -> Result<Self, PayloadOpenError> {
-        vfs.create_dir_all(&dir).map_err(|error| FileError::io(&dir, error))?;
+        vfs.create_dir_all(&dir)
+            .map_err(|error| FileError::io(&dir, error))?;
         let files = find_files(&*vfs, &dir, partition)?;
         let mut index = Index::default();
         for file in &files {
@@ -246,7 +249,9 @@ impl PayloadStore {
             maintenance: Mutex::new(maintenance),
             open_files: OpenFiles::default(),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
     }
 
     /// Notes that `count` messages from `offset_first` on, all stamped `wall`, are the frames of `block`.
@@ -277,11 +282,17 @@ impl PayloadStore {
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        self.shared.index.lock().expect("the index is consistent: nobody panicked while changing it")
+        self.shared
+            .index
+            .lock()
+            .expect("the index is consistent: nobody panicked while changing it")
     }
 
     fn maintenance(&self) -> MutexGuard<'_, Maintenance> {
-        self.shared.maintenance.lock().expect("nobody panicked during maintenance")
+        self.shared
+            .maintenance
+            .lock()
+            .expect("nobody panicked during maintenance")
     }
 
     fn path_of(&self, file: u64) -> PathBuf {
@@ -303,7 +314,10 @@ fn find_files(vfs: &dyn Vfs, dir: &Path, partition: PartitionId) -> Result<Vec<F
     for name in sealed::list_sealed(vfs, dir)? {
         if let Some(number) = number_of(&name, BACKLOG_ENDING) {
             let file = BacklogFile::open(vfs, &dir.join(&name), partition, number)?;
-            files.push(FoundFile { number, bytes: file.bytes });
+            files.push(FoundFile {
+                number,
+                bytes: file.bytes,
+            });
             replaced.extend(file.replaces);
         }
     }

@@ -43,11 +43,18 @@ pub enum FileError {
 
 impl FileError {
     pub(crate) fn io(file: &Path, error: io::Error) -> Self {
-        Self::Io { file: file.to_owned(), error }
+        Self::Io {
+            file: file.to_owned(),
+            error,
+        }
     }
 
     pub(crate) fn damaged(file: &Path, at: u64, what: &'static str) -> Self {
-        Self::Damaged { file: file.to_owned(), at, what }
+        Self::Damaged {
+            file: file.to_owned(),
+            at,
+            what,
+        }
     }
 
     /// Whether the file is not there.
@@ -105,12 +112,20 @@ impl SealedWriter {
     /// Appends bytes. Not durable before [`SealedWriter::publish`].
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() >= WRITE_BUFFER_BYTES { self.flush() } else { Ok(()) }
+        if self.buffer.len() >= WRITE_BUFFER_BYTES {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
     fn flush(&mut self) -> Result<(), FileError> {
-        let file = self.file.as_ref().expect("the file is open until it is published");
-        file.write_at(&self.buffer, self.flushed).map_err(|error| FileError::io(&self.temporary, error))?;
+        let file = self
+            .file
+            .as_ref()
+            .expect("the file is open until it is published");
+        file.write_at(&self.buffer, self.flushed)
+            .map_err(|error| FileError::io(&self.temporary, error))?;
         self.flushed = self.position();
         self.buffer.clear();
         Ok(())
@@ -122,11 +137,19 @@ impl SealedWriter {
     /// but if it does, it is complete.
     pub(crate) fn publish(mut self) -> Result<u64, FileError> {
         self.flush()?;
-        let file = self.file.as_ref().expect("the file is open until it is published");
-        file.sync_data().map_err(|error| FileError::io(&self.temporary, error))?;
-        self.vfs.rename(&self.temporary, &self.path).map_err(|error| FileError::io(&self.temporary, error))?;
+        let file = self
+            .file
+            .as_ref()
+            .expect("the file is open until it is published");
+        file.sync_data()
+            .map_err(|error| FileError::io(&self.temporary, error))?;
+        self.vfs
+            .rename(&self.temporary, &self.path)
+            .map_err(|error| FileError::io(&self.temporary, error))?;
         self.file = None;
-        self.vfs.sync_dir(&self.dir).map_err(|error| FileError::io(&self.dir, error))?;
+        self.vfs
+            .sync_dir(&self.dir)
+            .map_err(|error| FileError::io(&self.dir, error))?;
         Ok(self.flushed)
     }
 }
@@ -166,11 +189,16 @@ pub(crate) fn read_within(
     bytes: u64,
 ) -> Result<Bytes, FileError> {
     if at.checked_add(bytes).is_none_or(|end| end > length) {
-        return Err(FileError::damaged(path, at, "a range reaches beyond the end of the file"));
+        return Err(FileError::damaged(
+            path,
+            at,
+            "a range reaches beyond the end of the file",
+        ));
     }
     let bytes = usize::try_from(bytes).map_err(|_| FileError::damaged(path, at, "a range is too large"))?;
     let mut buffer = vec![0; bytes];
-    file.read_exact_at(&mut buffer, at).map_err(|error| FileError::io(path, error))?;
+    file.read_exact_at(&mut buffer, at)
+        .map_err(|error| FileError::io(path, error))?;
     Ok(Bytes::from(buffer))
 }
 

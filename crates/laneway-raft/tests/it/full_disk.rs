@@ -7,16 +7,21 @@ use laneway_storage::wal::{Wal, WalOptions, WalRecovery};
 use crate::harness::{Replica, Seen, bodies, body};
 
 const SEGMENT_BYTES: u64 = 64 * 1024;
+const LARGE_BYTES: usize = 16 * 1024;
 
 fn open_wal(disk: &SimVfs) -> (Wal, WalRecovery) {
-    let options = WalOptions { segment_bytes: SEGMENT_BYTES, segments_max: 2, ..WalOptions::default() };
+    let options = WalOptions {
+        segment_bytes: SEGMENT_BYTES,
+        segments_max: 2,
+        ..WalOptions::default()
+    };
     let disk: Arc<dyn Vfs> = Arc::new(disk.clone());
-    Wal::open(disk, "/node/wal".into(), options).unwrap()
+    Wal::open(disk, "/node/wal".into(), options).expect("opened")
 }
 
 fn large(number: u64) -> Bytes {
     let mut large = body(number).to_vec();
-    large.resize(SEGMENT_BYTES as usize / 4, b'.');
+    large.resize(LARGE_BYTES, b'.');
     large.into()
 }
 
@@ -51,7 +56,10 @@ async fn group_outlives_a_full_disk() {
     disk.set_disk_bytes(None);
     let all = |seen: &Seen| seen.bodies().len() == usize::try_from(number).unwrap();
     let seen = replica.machine.wait(all).await;
-    assert!(seen.bodies() == (0..number).map(large).collect::<Vec<_>>(), "out of order");
+    assert!(
+        seen.bodies() == (0..number).map(large).collect::<Vec<_>>(),
+        "out of order"
+    );
     assert_eq!((seen.failed, seen.stopped), (vec![], None));
     let replica_after = replica.group.metrics();
     assert_eq!(replica_after.term, term);
@@ -86,6 +94,9 @@ async fn group_ends_quietly_while_it_waits_for_room() {
     assert_eq!(seen.stopped, None);
     let applied = u64::try_from(seen.bodies().len()).unwrap();
     let failed: Vec<(u64, bool)> = (applied..20).map(|number| (number, false)).collect();
-    assert_eq!(seen.failed, failed, "nobody knows what becomes of what was handed over");
+    assert_eq!(
+        seen.failed, failed,
+        "nobody knows what becomes of what was handed over"
+    );
     wal.close();
 }

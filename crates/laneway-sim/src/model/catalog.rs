@@ -14,39 +14,32 @@ impl Model {
             return;
         }
         let id = row.id;
-        self.keep_ripe(id, &row);
+        let Some(at) = self.queues.iter().position(|queue| queue.row.id == id) else {
+            self.queues.push(Queue {
+                row,
+                groups: Vec::new(),
+            });
+            return;
+        };
+        if self.queues[at].row.version >= row.version {
+            return;
+        }
         let holds = |row: &QueueRow| {
             (
                 row.settings.delayed_processing_seconds,
                 row.settings.window_buffer_seconds,
             )
         };
-        match self.queues.iter_mut().find(|queue| queue.row.id == id) {
-            None => self.queues.push(Queue {
-                row,
-                groups: Vec::new(),
-            }),
-            Some(queue) if queue.row.version >= row.version => {}
-            Some(queue) => {
-                let changed = holds(&queue.row) != holds(&row);
-                queue.row = row;
-                if changed {
-                    self.update_ready_lanes(id);
-                }
-            }
+        let (old, new) = (holds(&self.queues[at].row), holds(&row));
+        self.queues[at].row = row;
+        if old != new {
+            self.keep_ripe(id, old.0.min(new.0));
+            self.update_ready_lanes(id);
         }
     }
 
-    /// What is ripe by the old delay, or by the new one, stays ripe whatever the delay becomes.
-    fn keep_ripe(&mut self, queue: QueueId, row: &QueueRow) {
-        let Some(old) = self.queue(queue).filter(|old| old.row.version < row.version) else {
-            return;
-        };
-        let delay = old
-            .row
-            .settings
-            .delayed_processing_seconds
-            .min(row.settings.delayed_processing_seconds);
+    /// What is ripe by the old delay, or by the new one, stays ripe whatever the delay becomes: by the shorter one.
+    fn keep_ripe(&mut self, queue: QueueId, delay: u64) {
         for lane in self.lanes.iter_mut().filter(|lane| lane.queue == queue) {
             for message in &mut lane.messages {
                 message.delayed &= message.wall.plus_seconds(delay) > self.stamps.wall;

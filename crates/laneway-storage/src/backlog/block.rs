@@ -33,14 +33,22 @@ impl Block {
         for _ in 0..count {
             let messages = cursor.varint_u32()?;
             wall = wall.checked_add(cursor.varint()?).ok_or(Malformed)?;
-            end = end.checked_add(u64::from(messages)).filter(|end| *end <= OFFSET_MAX + 1).ok_or(Malformed)?;
+            end = end
+                .checked_add(u64::from(messages))
+                .filter(|end| *end <= OFFSET_MAX + 1)
+                .ok_or(Malformed)?;
             if messages == 0 {
                 return Err(Malformed);
             }
             pushes.push((messages, WallTime(wall)));
         }
         let frames_at = body.len() - cursor.left();
-        Ok(Self { lane, first: Offset(first), pushes, frames: body.slice(frames_at..) })
+        Ok(Self {
+            lane,
+            first: Offset(first),
+            pushes,
+            frames: body.slice(frames_at..),
+        })
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -99,7 +107,9 @@ impl Iterator for BlockMessages<'_> {
                 None if self.frames.rest_bytes() == 0 => return None,
                 None => {
                     self.failed = true;
-                    return Some(Err(DecodeError::Trailing { bytes: self.frames.rest_bytes() }));
+                    return Some(Err(DecodeError::Trailing {
+                        bytes: self.frames.rest_bytes(),
+                    }));
                 }
             }
         }

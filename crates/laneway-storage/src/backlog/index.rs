@@ -85,7 +85,11 @@ fn decode_section(body: &[u8], mut at: u64) -> Result<(Vec<BacklogEntry>, u64), 
         });
         at += u64::from(bytes);
     }
-    if cursor.left() > 0 { Err(Malformed) } else { Ok((entries, at)) }
+    if cursor.left() > 0 {
+        Err(Malformed)
+    } else {
+        Ok((entries, at))
+    }
 }
 
 fn zigzag(difference: u64) -> u64 {
@@ -107,7 +111,12 @@ pub(crate) struct IndexReader<'a> {
 
 impl<'a> IndexReader<'a> {
     pub(crate) fn new(file: &'a BacklogFile) -> Self {
-        Self { file, at: file.index_at, block_at: file.blocks_at, entries: 0 }
+        Self {
+            file,
+            at: file.index_at,
+            block_at: file.blocks_at,
+            entries: 0,
+        }
     }
 
     /// The next entries, in order of lane and offset; `None` at the end, when all of them were seen.
@@ -117,7 +126,11 @@ impl<'a> IndexReader<'a> {
         let end = file.bytes - super::FOOTER_BYTES;
         if self.at == end {
             let whole = self.entries == file.blocks && self.block_at == file.index_at;
-            return if whole { Ok(None) } else { Err(damaged(self.at, "the index does not describe all blocks")) };
+            return if whole {
+                Ok(None)
+            } else {
+                Err(damaged(self.at, "the index does not describe all blocks"))
+            };
         }
         let header = sealed::read_within(&*file.file, &file.path, end, self.at, SECTION_HEADER_BYTES)?;
         let mut cursor = Cursor::new(&header);

@@ -52,25 +52,50 @@ impl BacklogWriter {
         replaces: &[u64],
         block_bytes_max: usize,
     ) -> Result<Self, FileError> {
-        assert!(replaces.len() <= REPLACES_MAX, "one file replaces {} others", replaces.len());
+        assert!(
+            replaces.len() <= REPLACES_MAX,
+            "one file replaces {} others",
+            replaces.len()
+        );
         let mut out = SealedWriter::create(vfs, dir, &numbered_name(number, BACKLOG_ENDING))?;
         let mut body = Vec::new();
         body.extend_from_slice(&partition.0.to_le_bytes());
         body.extend_from_slice(&number.to_le_bytes());
-        put_varint(&mut body, u64::try_from(replaces.len()).expect("a length fits u64"));
+        put_varint(
+            &mut body,
+            u64::try_from(replaces.len()).expect("a length fits u64"),
+        );
         replaces.iter().for_each(|number| put_varint(&mut body, *number));
         let mut header = MAGIC.to_vec();
         header.push(VERSION);
-        header.extend_from_slice(&u32::try_from(body.len()).expect("at most 64 Ki numbers").to_le_bytes());
+        header.extend_from_slice(
+            &u32::try_from(body.len())
+                .expect("at most 64 Ki numbers")
+                .to_le_bytes(),
+        );
         header.append(&mut body);
         header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
         out.write(&header)?;
         let entries = Vec::new();
-        Ok(Self { number, out, block_bytes_max, block: None, frames: Vec::new(), body, entries, messages: 0 })
+        Ok(Self {
+            number,
+            out,
+            block_bytes_max,
+            block: None,
+            frames: Vec::new(),
+            body,
+            entries,
+            messages: 0,
+        })
     }
 
     pub(crate) fn push(&mut self, message: BacklogMessage<'_>) -> Result<(), FileError> {
-        let BacklogMessage { lane, offset, wall, frame } = message;
+        let BacklogMessage {
+            lane,
+            offset,
+            wall,
+            frame,
+        } = message;
         let fits = self.block.as_ref().is_some_and(|block| {
             // Stamps grow along a lane; a block can only hold what does.
             let grows = block.pushes.last().is_none_or(|(_, of)| *of <= wall);
@@ -79,7 +104,12 @@ impl BacklogWriter {
         });
         if !fits {
             self.end_block()?;
-            self.block = Some(OpenBlock { lane, first: offset, end: offset, pushes: Vec::new() });
+            self.block = Some(OpenBlock {
+                lane,
+                first: offset,
+                end: offset,
+                pushes: Vec::new(),
+            });
         }
         let block = self.block.as_mut().expect("opened above");
         block.end = offset.plus(1);
@@ -93,11 +123,16 @@ impl BacklogWriter {
     }
 
     fn end_block(&mut self) -> Result<(), FileError> {
-        let Some(block) = self.block.take() else { return Ok(()) };
+        let Some(block) = self.block.take() else {
+            return Ok(());
+        };
         self.body.clear();
         put_varint(&mut self.body, block.lane.0);
         put_varint(&mut self.body, block.first.0);
-        put_varint(&mut self.body, u64::try_from(block.pushes.len()).expect("a length fits u64"));
+        put_varint(
+            &mut self.body,
+            u64::try_from(block.pushes.len()).expect("a length fits u64"),
+        );
         let mut before = 0;
         for (count, wall) in &block.pushes {
             put_varint(&mut self.body, u64::from(*count));
@@ -109,7 +144,8 @@ impl BacklogWriter {
         self.entries.push(BacklogEntry {
             lane: block.lane,
             first: block.first,
-            count: u32::try_from(block.end.0 - block.first.0).expect("a block holds fewer messages than bytes"),
+            count: u32::try_from(block.end.0 - block.first.0)
+                .expect("a block holds fewer messages than bytes"),
             wall_last: WallTime(before),
             at: u32::try_from(at).expect("a backlog file is smaller than 4 GiB"),
             bytes: u32::try_from(self.out.position() - at).expect("a block is smaller than 4 GiB"),
@@ -120,7 +156,8 @@ impl BacklogWriter {
     /// Writes `self.body`; returns where.
     fn write_section(&mut self) -> Result<u64, FileError> {
         let at = self.out.position();
-        self.out.write(&crc_at(self.number, at, &self.body).to_le_bytes())?;
+        self.out
+            .write(&crc_at(self.number, at, &self.body).to_le_bytes())?;
         let bytes = u32::try_from(self.body.len()).expect("a section is smaller than 4 GiB");
         self.out.write(&bytes.to_le_bytes())?;
         self.out.write(&self.body)?;
@@ -139,7 +176,11 @@ impl BacklogWriter {
         }
         let mut footer = Vec::new();
         footer.extend_from_slice(&index_at.to_le_bytes());
-        footer.extend_from_slice(&u64::try_from(entries.len()).expect("a length fits u64").to_le_bytes());
+        footer.extend_from_slice(
+            &u64::try_from(entries.len())
+                .expect("a length fits u64")
+                .to_le_bytes(),
+        );
         footer.extend_from_slice(&self.messages.to_le_bytes());
         footer.extend_from_slice(&crc_at(self.number, 0, &footer).to_le_bytes());
         footer.extend_from_slice(FOOTER_MAGIC);

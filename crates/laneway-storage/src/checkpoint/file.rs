@@ -70,7 +70,9 @@ impl SectionKind {
     }
 
     fn of(byte: u8) -> Option<Self> {
-        [Self::Rows, Self::Payloads, Self::End].into_iter().find(|kind| kind.byte() == byte)
+        [Self::Rows, Self::Payloads, Self::End]
+            .into_iter()
+            .find(|kind| kind.byte() == byte)
     }
 }
 
@@ -116,7 +118,15 @@ impl FileWriter {
         header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
         out.write(&header)?;
         let body_kind = SectionKind::Rows;
-        Ok(Self { kind, number: name.0, out, body: Vec::new(), body_kind, rows: 0, runs: 0 })
+        Ok(Self {
+            kind,
+            number: name.0,
+            out,
+            body: Vec::new(),
+            body_kind,
+            rows: 0,
+            runs: 0,
+        })
     }
 
     pub(super) fn row(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), FileError> {
@@ -150,7 +160,11 @@ impl FileWriter {
     }
 
     fn end_if_full(&mut self) -> Result<(), FileError> {
-        if self.body.len() >= SECTION_BYTES { self.end_section() } else { Ok(()) }
+        if self.body.len() >= SECTION_BYTES {
+            self.end_section()
+        } else {
+            Ok(())
+        }
     }
 
     fn end_section(&mut self) -> Result<(), FileError> {
@@ -202,10 +216,16 @@ impl FileReader {
         name: CheckpointFileName,
     ) -> Result<Self, FileError> {
         let path = path_of(dir, name);
-        let file = vfs.open_read(&path).map_err(|error| FileError::io(&path, error))?;
+        let file = vfs
+            .open_read(&path)
+            .map_err(|error| FileError::io(&path, error))?;
         let (found, reader) = Self::begin(file, path)?;
         if found != partition || reader.number != name.0 {
-            return Err(FileError::damaged(&reader.path, 0, "it belongs to another partition or file number"));
+            return Err(FileError::damaged(
+                &reader.path,
+                0,
+                "it belongs to another partition or file number",
+            ));
         }
         Ok(reader)
     }
@@ -215,7 +235,19 @@ impl FileReader {
         let header = sealed::read_within(&*file, &path, bytes, 0, HEADER_BYTES)?;
         let (partition, number, kind) =
             decode_header(&header).map_err(|_| FileError::damaged(&path, 0, "the header is malformed"))?;
-        Ok((partition, Self { path, kind, bytes, number, file, at: HEADER_BYTES, rows: 0, runs: 0 }))
+        Ok((
+            partition,
+            Self {
+                path,
+                kind,
+                bytes,
+                number,
+                file,
+                at: HEADER_BYTES,
+                rows: 0,
+                runs: 0,
+            },
+        ))
     }
 
     fn damaged(&self, what: &'static str) -> FileError {
@@ -257,7 +289,10 @@ impl FileReader {
         let mut cursor = Cursor::new(body);
         while cursor.left() > 0 {
             let (key, value) = decode_row(&mut cursor).map_err(|_| self.damaged("a row is malformed"))?;
-            each_row(key, value).map_err(|error| CheckpointError::Row { file: self.path.clone(), error })?;
+            each_row(key, value).map_err(|error| CheckpointError::Row {
+                file: self.path.clone(),
+                error,
+            })?;
             self.rows += 1;
         }
         Ok(())
@@ -302,7 +337,13 @@ fn decode_header(header: &[u8]) -> Result<(PartitionId, u64, FileKind), Malforme
     }
     match (kind, before) {
         (1, 0) => Ok((partition, number, FileKind::Base)),
-        (2, _) => Ok((partition, number, FileKind::Delta { of: CheckpointFileName(before) })),
+        (2, _) => Ok((
+            partition,
+            number,
+            FileKind::Delta {
+                of: CheckpointFileName(before),
+            },
+        )),
         _ => Err(Malformed),
     }
 }

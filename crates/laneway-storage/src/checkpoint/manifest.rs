@@ -59,7 +59,10 @@ impl Manifest {
         }
         put_numbers(&mut out, self.deltas.iter().map(|name| name.0));
         put_numbers(&mut out, self.dedup.iter().map(|name| name.0));
-        put_varint(&mut out, u64::try_from(self.membership.len()).expect("a length fits u64"));
+        put_varint(
+            &mut out,
+            u64::try_from(self.membership.len()).expect("a length fits u64"),
+        );
         out.extend_from_slice(&self.membership);
         out.extend_from_slice(&crc32fast::hash(&out).to_le_bytes());
         out
@@ -67,7 +70,9 @@ impl Manifest {
 
     pub(super) fn decode(bytes: &[u8], path: &Path) -> Result<Self, FileError> {
         let damaged = |what| FileError::damaged(path, 0, what);
-        let (body, crc) = bytes.split_last_chunk::<4>().ok_or_else(|| damaged("it is too short"))?;
+        let (body, crc) = bytes
+            .split_last_chunk::<4>()
+            .ok_or_else(|| damaged("it is too short"))?;
         if *crc != crc32fast::hash(body).to_le_bytes() {
             return Err(damaged("its checksum does not match"));
         }
@@ -103,16 +108,33 @@ fn decode_body(body: &[u8]) -> Result<Manifest, Malformed> {
     let partition = cursor.partition()?;
     let generation = cursor.u64()?;
     let applied = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
-    let payload_end = WalPosition { segment: cursor.u64()?, at: cursor.u64()? };
+    let payload_end = WalPosition {
+        segment: cursor.u64()?,
+        at: cursor.u64()?,
+    };
     let base = CheckpointFileName(cursor.u64()?);
-    let deltas: Vec<CheckpointFileName> =
-        take_numbers(&mut cursor)?.into_iter().map(CheckpointFileName).collect();
-    let dedup = take_numbers(&mut cursor)?.into_iter().map(DedupFileName).collect();
+    let deltas: Vec<CheckpointFileName> = take_numbers(&mut cursor)?
+        .into_iter()
+        .map(CheckpointFileName)
+        .collect();
+    let dedup = take_numbers(&mut cursor)?
+        .into_iter()
+        .map(DedupFileName)
+        .collect();
     let membership = Bytes::copy_from_slice(cursor.slice()?);
     if cursor.left() > 0 || deltas.len() > DELTAS_MAX {
         return Err(Malformed);
     }
-    Ok(Manifest { partition, generation, applied, membership, base, deltas, dedup, payload_end })
+    Ok(Manifest {
+        partition,
+        generation,
+        applied,
+        membership,
+        base,
+        deltas,
+        dedup,
+        payload_end,
+    })
 }
 
 /// Reads arbitrary bytes as a manifest. For fuzzing; never panics. What it accepts encodes back to the same bytes.

@@ -108,10 +108,22 @@ impl DedupFileWriter {
         header.extend_from_slice(&name.0.to_le_bytes());
         header.extend_from_slice(&crc32fast::hash(&header).to_le_bytes());
         out.write(&header)?;
-        let figures =
-            Figures { rows: 0, wall_min: WallTime(u64::MAX), wall_max: WallTime(0), kept_until: WallTime(0) };
+        let figures = Figures {
+            rows: 0,
+            wall_min: WallTime(u64::MAX),
+            wall_max: WallTime(0),
+            kept_until: WallTime(0),
+        };
         let (page, index, filter) = (Vec::new(), Vec::new(), Filter::for_keys(rows_max));
-        Ok(Self { name, out, page, page_rows: 0, index, filter, figures })
+        Ok(Self {
+            name,
+            out,
+            page,
+            page_rows: 0,
+            index,
+            filter,
+            figures,
+        })
     }
 
     pub(super) fn push(&mut self, row: Row) -> Result<(), FileError> {
@@ -127,7 +139,11 @@ impl DedupFileWriter {
         figures.wall_min = figures.wall_min.min(row.place.wall());
         figures.wall_max = figures.wall_max.max(row.place.wall());
         figures.kept_until = figures.kept_until.max(row.place.kept_until());
-        if u64::from(self.page_rows) == PAGE_ROWS { self.end_page() } else { Ok(()) }
+        if u64::from(self.page_rows) == PAGE_ROWS {
+            self.end_page()
+        } else {
+            Ok(())
+        }
     }
 
     fn end_page(&mut self) -> Result<(), FileError> {
@@ -135,7 +151,8 @@ impl DedupFileWriter {
             return Ok(());
         }
         let page = (self.figures.rows - 1) / PAGE_ROWS;
-        self.out.write(&page_crc(self.name.0, page, &self.page).to_le_bytes())?;
+        self.out
+            .write(&page_crc(self.name.0, page, &self.page).to_le_bytes())?;
         self.out.write(&self.page_rows.to_le_bytes())?;
         self.out.write(&self.page)?;
         self.page.clear();
@@ -155,9 +172,13 @@ impl DedupFileWriter {
         let figures = self.figures;
         let filter_bytes = u64::try_from(filter.len()).expect("a length fits u64");
         let mut footer = Vec::new();
-        for number in
-            [figures.rows, figures.wall_min.0, figures.wall_max.0, figures.kept_until.0, filter_bytes]
-        {
+        for number in [
+            figures.rows,
+            figures.wall_min.0,
+            figures.wall_max.0,
+            figures.kept_until.0,
+            filter_bytes,
+        ] {
             footer.extend_from_slice(&number.to_le_bytes());
         }
         footer.extend_from_slice(&crc32fast::hash(&self.index).to_le_bytes());
@@ -203,7 +224,9 @@ impl DedupFile {
         let section = |at, length| sealed::read_within(&*file, path, bytes, at, length);
         let header = section(0, HEADER_BYTES)?;
         let number = decode_header(&header).map_err(|_| damaged(0, "the header is malformed"))?;
-        let footer_at = bytes.checked_sub(FOOTER_BYTES).ok_or_else(|| damaged(bytes, "it is too short"))?;
+        let footer_at = bytes
+            .checked_sub(FOOTER_BYTES)
+            .ok_or_else(|| damaged(bytes, "it is too short"))?;
         let footer = section(footer_at, FOOTER_BYTES)?;
         let footer =
             decode_footer(&footer, number).map_err(|_| damaged(footer_at, "the footer is malformed"))?;
@@ -222,9 +245,13 @@ impl DedupFile {
         let index = section(index_at, pages * 8)?;
         let filter = section(filter_at, footer.filter_bytes)?;
         if crc32fast::hash(&index) != footer.index_crc || crc32fast::hash(&filter) != footer.filter_crc {
-            return Err(damaged(index_at, "the index's or filter's checksum does not match"));
+            return Err(damaged(
+                index_at,
+                "the index's or filter's checksum does not match",
+            ));
         }
-        let filter = Filter::of_bytes(&filter).ok_or_else(|| damaged(filter_at, "the filter is malformed"))?;
+        let filter =
+            Filter::of_bytes(&filter).ok_or_else(|| damaged(filter_at, "the filter is malformed"))?;
         let index = index
             .chunks_exact(8)
             .map(|chunk| u64::from_le_bytes(chunk.try_into().expect("chunks of eight")))
@@ -301,7 +328,10 @@ fn decode_row(bytes: &[u8]) -> Row {
     let (key, place) = bytes.split_at(16);
     let key = u128::from_be_bytes(key.try_into().expect("sixteen bytes"));
     let place = Place::of_bytes(place.try_into().expect("twelve bytes"));
-    Row { key: DedupKey(key), place }
+    Row {
+        key: DedupKey(key),
+        place,
+    }
 }
 
 fn decode_header(header: &[u8]) -> Result<u64, Malformed> {
@@ -310,7 +340,11 @@ fn decode_header(header: &[u8]) -> Result<u64, Malformed> {
         return Err(Malformed);
     }
     let number = cursor.u64()?;
-    if cursor.u32()? == crc32fast::hash(&header[..header.len() - 4]) { Ok(number) } else { Err(Malformed) }
+    if cursor.u32()? == crc32fast::hash(&header[..header.len() - 4]) {
+        Ok(number)
+    } else {
+        Err(Malformed)
+    }
 }
 
 struct Footer {
@@ -324,21 +358,34 @@ fn decode_footer(footer: &[u8], number: u64) -> Result<Footer, Malformed> {
     let mut cursor = Cursor::new(footer);
     let rows = cursor.u64()?;
     let mut wall = || cursor.u64().map(WallTime);
-    let figures = Figures { rows, wall_min: wall()?, wall_max: wall()?, kept_until: wall()? };
+    let figures = Figures {
+        rows,
+        wall_min: wall()?,
+        wall_max: wall()?,
+        kept_until: wall()?,
+    };
     let filter_bytes = cursor.u64()?;
     let (index_crc, filter_crc) = (cursor.u32()?, cursor.u32()?);
     let fields = &footer[..footer.len() - cursor.left()];
     if cursor.u32()? != footer_crc(number, fields) || cursor.take(4)? != FOOTER_MAGIC {
         return Err(Malformed);
     }
-    Ok(Footer { figures, filter_bytes, index_crc, filter_crc })
+    Ok(Footer {
+        figures,
+        filter_bytes,
+        index_crc,
+        filter_crc,
+    })
 }
 
 /// Reads arbitrary bytes as a dedup file, every page of it. For fuzzing; never panics.
 ///
 /// Returns the number of rows. Errors: [`FileError::Damaged`] for anything but a whole, consistent file.
 pub fn check_dedup_bytes(bytes: &[u8]) -> Result<u64, FileError> {
-    let file = DedupFile::read(Arc::new(BytesFile(Bytes::copy_from_slice(bytes))), Path::new("bytes"))?;
+    let file = DedupFile::read(
+        Arc::new(BytesFile(Bytes::copy_from_slice(bytes))),
+        Path::new("bytes"),
+    )?;
     let mut last = None;
     for page in 0..file.pages() {
         for row in file.page(page)? {

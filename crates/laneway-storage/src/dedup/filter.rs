@@ -20,16 +20,20 @@ pub(super) struct Filter {
 impl Filter {
     pub(super) fn for_keys(keys: u64) -> Self {
         let blocks = usize::try_from(keys.div_ceil(KEYS_PER_BLOCK)).expect("a file's filter fits memory");
-        Self { words: vec![0; blocks * BLOCK_WORDS] }
+        Self {
+            words: vec![0; blocks * BLOCK_WORDS],
+        }
     }
 
     /// `None`: not whole blocks.
     pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() % (BLOCK_WORDS * 4) != 0 {
+        if !bytes.len().is_multiple_of(BLOCK_WORDS * 4) {
             return None;
         }
         let word = |chunk: &[u8]| u32::from_le_bytes(chunk.try_into().expect("chunks of four"));
-        Some(Self { words: bytes.chunks_exact(4).map(word).collect() })
+        Some(Self {
+            words: bytes.chunks_exact(4).map(word).collect(),
+        })
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -61,12 +65,15 @@ impl Filter {
         }
         // The upper half picks the block, the lower half the bits: nine bits each, four for the word and five for the bit.
         let upper = key.0 >> 64;
-        let block = usize::try_from(upper * u128::try_from(blocks).expect("a length fits u128") >> 64)
+        let block = usize::try_from((upper * u128::try_from(blocks).expect("a length fits u128")) >> 64)
             .expect("below the number of blocks");
         let lower = key.0 & u128::from(u64::MAX);
         let bits = (0..BITS_PER_KEY).map(move |mark| {
             let nine = u32::try_from(lower >> (9 * mark) & 0x1ff).expect("masked to nine bits");
-            (usize::try_from(nine >> 5).expect("four bits"), 1u32 << (nine & 31))
+            (
+                usize::try_from(nine >> 5).expect("four bits"),
+                1u32 << (nine & 31),
+            )
         });
         Some((block * BLOCK_WORDS, bits))
     }
@@ -88,7 +95,9 @@ mod tests {
         (0..100_000).for_each(|number| filter.insert(key(number)));
         let filter = Filter::of_bytes(&filter.to_bytes()).unwrap();
         assert!((0..100_000).all(|number| filter.may_hold(key(number))));
-        let false_alarms = (100_000..300_000).filter(|number| filter.may_hold(key(*number))).count();
+        let false_alarms = (100_000..300_000)
+            .filter(|number| filter.may_hold(key(*number)))
+            .count();
         assert!(false_alarms < 4_000, "{false_alarms} of 200000");
         assert!(filter.bytes() * 8 <= 100_000 * 11);
     }

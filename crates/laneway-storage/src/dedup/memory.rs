@@ -39,7 +39,9 @@ impl Place {
     pub(super) fn new(offset: Offset, wall: WallTime, window_seconds: u64) -> Self {
         let offset = u128::from(offset.0.min(OFFSET_MAX));
         let wall = u128::from(wall.0.min((1 << WALL_BITS) - 1));
-        let class = (0..CLASS_MAX).find(|class| class_seconds(*class) >= window_seconds).unwrap_or(CLASS_MAX);
+        let class = (0..CLASS_MAX)
+            .find(|class| class_seconds(*class) >= window_seconds)
+            .unwrap_or(CLASS_MAX);
         let bits = offset << (WALL_BITS + 4) | wall << 4 | u128::from(class);
         Self([low32(bits >> 64), low32(bits >> 32), low32(bits)])
     }
@@ -58,7 +60,8 @@ impl Place {
 
     /// When the row may be dropped.
     pub(super) fn kept_until(self) -> WallTime {
-        self.wall().plus_seconds(class_seconds(low32(self.bits()) & CLASS_MAX))
+        self.wall()
+            .plus_seconds(class_seconds(low32(self.bits()) & CLASS_MAX))
     }
 
     pub(super) fn found(self) -> (Offset, WallTime) {
@@ -99,7 +102,12 @@ struct PackedKey([u32; 4]);
 
 impl PackedKey {
     fn new(key: DedupKey) -> Self {
-        Self([low32(key.0 >> 96), low32(key.0 >> 64), low32(key.0 >> 32), low32(key.0)])
+        Self([
+            low32(key.0 >> 96),
+            low32(key.0 >> 64),
+            low32(key.0 >> 32),
+            low32(key.0),
+        ])
     }
 
     fn key(self) -> DedupKey {
@@ -126,7 +134,9 @@ impl Hasher for KeyHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+        bytes
+            .iter()
+            .for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
     }
 
     fn write_u64(&mut self, hash: u64) {
@@ -145,7 +155,10 @@ pub(super) struct MemoryRows {
 
 impl Default for MemoryRows {
     fn default() -> Self {
-        Self { shards: (0..1 << SHARD_BITS).map(|_| Table::default()).collect(), len: 0 }
+        Self {
+            shards: (0..1 << SHARD_BITS).map(|_| Table::default()).collect(),
+            len: 0,
+        }
     }
 }
 
@@ -166,7 +179,9 @@ impl MemoryRows {
     }
 
     pub(super) fn get(&self, key: DedupKey) -> Option<(Offset, WallTime)> {
-        self.shards[Self::shard(key)].get(&PackedKey::new(key)).map(|place| place.found())
+        self.shards[Self::shard(key)]
+            .get(&PackedKey::new(key))
+            .map(|place| place.found())
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -192,7 +207,10 @@ pub(super) fn each_sorted(
     for shard in 0..1 << SHARD_BITS {
         let mut rows: Vec<Row> = Vec::new();
         for part in parts {
-            rows.extend(part.shards[shard].iter().map(|(key, place)| Row { key: key.key(), place: *place }));
+            rows.extend(part.shards[shard].iter().map(|(key, place)| Row {
+                key: key.key(),
+                place: *place,
+            }));
         }
         rows.sort_unstable_by_key(|row| (row.key, row.place.wall()));
         let mut rows = rows.into_iter().peekable();
@@ -211,7 +229,11 @@ mod tests {
 
     #[test]
     fn places_come_back() {
-        for (offset, wall, window) in [(0, 0, 0), (OFFSET_MAX, (1 << 52) - 1, 3600), (77, 1_700_000_000_000_000, 1)] {
+        for (offset, wall, window) in [
+            (0, 0, 0),
+            (OFFSET_MAX, (1 << 52) - 1, 3600),
+            (77, 1_700_000_000_000_000, 1),
+        ] {
             let place = Place::of_bytes(Place::new(Offset(offset), WallTime(wall), window).to_bytes());
             assert_eq!(place.found(), (Offset(offset), WallTime(wall)));
             assert!(place.kept_until() >= WallTime(wall).plus_seconds(window));

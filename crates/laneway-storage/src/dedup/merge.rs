@@ -31,10 +31,14 @@ impl DedupStore {
         }
         let mut writer = self.new_file(next_file, victims.iter().map(|file| file.rows).sum())?;
         let expired = |row: &Row| row.place.kept_until() < now || row.place.wall() < before;
-        each_merged(&victims, &mut |row| if expired(&row) { Ok(()) } else { writer.push(row) })?;
+        each_merged(&victims, &mut |row| {
+            if expired(&row) { Ok(()) } else { writer.push(row) }
+        })?;
         let merged = self.finish_file(writer)?;
         let mut state = self.write_state();
-        state.files.retain(|file| !victims.iter().any(|victim| Arc::ptr_eq(victim, file)));
+        state
+            .files
+            .retain(|file| !victims.iter().any(|victim| Arc::ptr_eq(victim, file)));
         state.files.extend(merged);
         Ok(())
     }
@@ -42,7 +46,11 @@ impl DedupStore {
 
 /// The newest files that should be one: at least two, or none.
 fn victims(files: &[Arc<DedupFile>]) -> &[Arc<DedupFile>] {
-    let window = files.iter().map(|file| file.kept_until.0.saturating_sub(file.wall_max.0)).max().unwrap_or(0);
+    let window = files
+        .iter()
+        .map(|file| file.kept_until.0.saturating_sub(file.wall_max.0))
+        .max()
+        .unwrap_or(0);
     let mut rows = 0;
     let mut oldest = WallTime(u64::MAX);
     let mut from = files.len();
@@ -58,7 +66,11 @@ fn victims(files: &[Arc<DedupFile>]) -> &[Arc<DedupFile>] {
         oldest = oldest.min(file.wall_min);
         from = at;
     }
-    if files.len() - from >= 2 { &files[from..] } else { &[] }
+    if files.len() - from >= 2 {
+        &files[from..]
+    } else {
+        &[]
+    }
 }
 
 /// Calls `each` with the newest row of each key, in order of the keys.
@@ -66,11 +78,16 @@ fn each_merged(
     files: &[Arc<DedupFile>],
     each: &mut dyn FnMut(Row) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
-    let mut inputs = files.iter().map(|file| Input::new(file)).collect::<Result<Vec<_>, _>>()?;
+    let mut inputs = files
+        .iter()
+        .map(|file| Input::new(file))
+        .collect::<Result<Vec<_>, _>>()?;
     while let Some(key) = inputs.iter().filter_map(|input| Some(input.row()?.key)).min() {
         let mut newest: Option<Row> = None;
         for input in &mut inputs {
-            let Some(row) = input.row().filter(|row| row.key == key) else { continue };
+            let Some(row) = input.row().filter(|row| row.key == key) else {
+                continue;
+            };
             if newest.is_none_or(|other| other.place.wall() <= row.place.wall()) {
                 newest = Some(row);
             }
@@ -91,7 +108,12 @@ struct Input<'a> {
 
 impl<'a> Input<'a> {
     fn new(file: &'a DedupFile) -> Result<Self, FileError> {
-        Ok(Self { file, page: 0, rows: file.page(0)?, at: 0 })
+        Ok(Self {
+            file,
+            page: 0,
+            rows: file.page(0)?,
+            at: 0,
+        })
     }
 
     fn row(&self) -> Option<Row> {

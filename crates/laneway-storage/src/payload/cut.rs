@@ -113,14 +113,20 @@ impl PayloadCut {
     }
 
     pub(crate) fn of_files(sections: Vec<CutSection>, end: WalPosition) -> Self {
-        Self { source: CutSource::Files(sections), end }
+        Self {
+            source: CutSource::Files(sections),
+            end,
+        }
     }
 }
 
 impl CutSection {
     fn read(&self) -> Result<Vec<CutRun>, FileError> {
         let damaged = |what| FileError::damaged(&self.path, self.at, what);
-        let length = self.file.len().map_err(|error| FileError::io(&self.path, error))?;
+        let length = self
+            .file
+            .len()
+            .map_err(|error| FileError::io(&self.path, error))?;
         let body = sealed::read_within(&*self.file, &self.path, length, self.at, self.bytes)?;
         if crc32fast::hash(&body) != self.crc {
             return Err(damaged("its checksum does not match"));
@@ -139,7 +145,10 @@ impl PayloadStore {
     ///
     /// Call it at the checkpoint's cut or later, never before: later ones do no harm, missing ones do.
     pub fn cut(&self) -> PayloadCut {
-        PayloadCut { end: self.index().log_end, source: CutSource::Store(self.clone()) }
+        PayloadCut {
+            end: self.index().log_end,
+            source: CutSource::Store(self.clone()),
+        }
     }
 
     fn each_in_log<E>(
@@ -152,15 +161,25 @@ impl PayloadStore {
             let mut found = Vec::new();
             let runs = {
                 let index = self.index();
-                cursor = index.scan(at, SCAN_RUNS, |run| position(&index, run) >= Some(from), &mut found);
-                found.iter().filter_map(|found| cut_run(&index, found.lane, &found.run)).collect::<Vec<_>>()
+                cursor = index.scan(
+                    at,
+                    SCAN_RUNS,
+                    |run| position(&index, run) >= Some(from),
+                    &mut found,
+                );
+                found
+                    .iter()
+                    .filter_map(|found| cut_run(&index, found.lane, &found.run))
+                    .collect::<Vec<_>>()
             };
             each(&runs)?;
         }
         let pins: Vec<CutRun> = {
             let index = self.index();
             let pins = index.pins_in(|run| position(&index, run) >= Some(from));
-            pins.iter().filter_map(|found| cut_run(&index, found.lane, &found.run)).collect()
+            pins.iter()
+                .filter_map(|found| cut_run(&index, found.lane, &found.run))
+                .collect()
         };
         each(&pins)
     }
@@ -169,13 +188,18 @@ impl PayloadStore {
 /// Where in the WAL a run is; `None` if it is in a backlog file.
 fn position(index: &Index, run: &Run) -> Option<WalPosition> {
     match index.place(run.place).kind {
-        PlaceKind::Segment(segment) => Some(WalPosition { segment, at: u64::from(run.at) }),
+        PlaceKind::Segment(segment) => Some(WalPosition {
+            segment,
+            at: u64::from(run.at),
+        }),
         PlaceKind::File(_) => None,
     }
 }
 
 fn cut_run(index: &Index, lane: LaneId, run: &Run) -> Option<CutRun> {
-    let PlaceKind::Segment(segment) = index.place(run.place).kind else { return None };
+    let PlaceKind::Segment(segment) = index.place(run.place).kind else {
+        return None;
+    };
     Some(CutRun {
         lane,
         first: run.first(),

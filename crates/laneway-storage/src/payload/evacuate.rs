@@ -80,7 +80,12 @@ impl PayloadStore {
             let slot = index.slot(PlaceKind::Segment(segment));
             slot.inspect(|slot| index.hold(*slot))
         };
-        let Some(slot) = slot else { return Ok(EvacuateReport { clear: true, ..EvacuateReport::default() }) };
+        let Some(slot) = slot else {
+            return Ok(EvacuateReport {
+                clear: true,
+                ..EvacuateReport::default()
+            });
+        };
         let moved = self.move_out(&mut maintenance, &[slot], &[]);
         let clear = {
             let mut index = self.index();
@@ -91,7 +96,11 @@ impl PayloadStore {
         let moved = moved?;
         self.tend_rows(&mut maintenance);
         let (messages, bytes) = moved.map_or((0, 0), |moved| (moved.messages, moved.bytes));
-        Ok(EvacuateReport { messages, bytes, clear })
+        Ok(EvacuateReport {
+            messages,
+            bytes,
+            clear,
+        })
     }
 
     /// Removes dead backlog files, rewrites those less than half alive, and gathers small ones.
@@ -107,7 +116,9 @@ impl PayloadStore {
         for _ in 0..COMPACT_STEPS_MAX {
             self.remove_dead(&mut report)?;
             let file_bytes_max = self.shared.options.backlog_file_bytes_max;
-            let Some(victims) = victims(&self.index(), file_bytes_max, !maintenance.rows.failed) else { break };
+            let Some(victims) = victims(&self.index(), file_bytes_max, !maintenance.rows.failed) else {
+                break;
+            };
             let moved = if victims.spilled {
                 let moved = self.rewrite_spilled(&mut maintenance, victims.slots[0], victims.numbers[0]);
                 // What went wrong may have left rows of both files: they are written anew.
@@ -127,7 +138,11 @@ impl PayloadStore {
                 // Rows were lost without a word.
                 maintenance.rows.failed = true;
             }
-            assert!(!left || victims.spilled, "everything alive moved out of {:?}", victims.numbers);
+            assert!(
+                !left || victims.spilled,
+                "everything alive moved out of {:?}",
+                victims.numbers
+            );
         }
         self.remove_dead(&mut report)?;
         self.tend_rows(&mut maintenance);
@@ -179,13 +194,17 @@ impl PayloadStore {
             pieces.extend(found.drain(..).map(|found| (found.lane, index.piece(found.run))));
         }
         pieces.extend(self.pinned_pieces(within));
-        let Some(moved) = self.copy(maintenance, pieces, replaces)? else { return Ok(None) };
+        let Some(moved) = self.copy(maintenance, pieces, replaces)? else {
+            return Ok(None);
+        };
         let slot = self.index().slot_of(PlaceKind::File(moved.number), moved.bytes);
         for entries in moved.entries.chunks(RELOCATE_RUNS) {
             let mut index = self.index();
             for group in entries.chunk_by(|one, next| one.lane == next.lane && one.end() == next.first) {
                 let new: Vec<Run> = group.iter().map(|entry| run_of(entry, slot)).collect();
-                let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+                let (Some(first), Some(last)) = (group.first(), group.last()) else {
+                    continue;
+                };
                 index.relocate(first.lane, first.first, last.end(), within, &new);
             }
         }
@@ -196,18 +215,31 @@ impl PayloadStore {
     /// Pinned messages below their lane's head.
     pub(super) fn pinned_pieces(&self, within: impl Fn(&Run) -> bool) -> Vec<(LaneId, Piece)> {
         let index = self.index();
-        index.pins_in(within).iter().map(|pin| (pin.lane, index.piece(pin.run))).collect()
+        index
+            .pins_in(within)
+            .iter()
+            .map(|pin| (pin.lane, index.piece(pin.run)))
+            .collect()
     }
 
     /// Moves pinned messages below their lane's head to a new file, which holds them all.
-    pub(super) fn relocate_pins(&self, entries: &[BacklogEntry], slot: PlaceSlot, within: impl Fn(&Run) -> bool) {
+    pub(super) fn relocate_pins(
+        &self,
+        entries: &[BacklogEntry],
+        slot: PlaceSlot,
+        within: impl Fn(&Run) -> bool,
+    ) {
         let mut index = self.index();
         for pin in index.pins_in(within) {
             let offset = pin.run.first();
             let at = entries.partition_point(|entry| (entry.lane, entry.end()) <= (pin.lane, offset));
-            let entry = entries.get(at).filter(|entry| entry.lane == pin.lane && entry.first <= offset);
+            let entry = entries
+                .get(at)
+                .filter(|entry| entry.lane == pin.lane && entry.first <= offset);
             let whole = run_of(entry.expect("every live message was copied"), slot);
-            let run = whole.clipped(offset, offset.plus(1)).expect("the entry holds the offset");
+            let run = whole
+                .clipped(offset, offset.plus(1))
+                .expect("the entry holds the offset");
             index.relocate_pin(pin.lane, run, whole.message_bytes());
         }
     }
@@ -227,20 +259,39 @@ impl PayloadStore {
         let number = maintenance.next_file;
         maintenance.next_file += 1;
         let (dir, block_bytes_max) = (&shared.dir, shared.options.block_bytes_max);
-        let mut writer =
-            BacklogWriter::create(&shared.vfs, dir, shared.partition, number, replaces, block_bytes_max)?;
-        let mut copier = Copier { store: self, last: None, frame: Vec::new() };
+        let mut writer = BacklogWriter::create(
+            &shared.vfs,
+            dir,
+            shared.partition,
+            number,
+            replaces,
+            block_bytes_max,
+        )?;
+        let mut copier = Copier {
+            store: self,
+            last: None,
+            frame: Vec::new(),
+        };
         for (lane, piece) in &pieces {
             copier.copy(*lane, piece, &mut writer)?;
         }
         let (entries, messages, bytes) = writer.finish()?;
-        Ok(Some(Moved { number, entries, messages, bytes }))
+        Ok(Some(Moved {
+            number,
+            entries,
+            messages,
+            bytes,
+        }))
     }
 }
 
 /// The run that a block of a new file is.
 pub(super) fn run_of(entry: &BacklogEntry, place: PlaceSlot) -> Run {
-    let stored = Stored { place, at: entry.at, bytes: entry.bytes };
+    let stored = Stored {
+        place,
+        at: entry.at,
+        bytes: entry.bytes,
+    };
     Run::new(entry.first, 0, entry.count, entry.wall_last, stored)
 }
 
@@ -265,7 +316,12 @@ impl Copier<'_> {
         source.messages(lane, piece, &mut |(offset, wall, message)| {
             frame.clear();
             push_frame(frame, &message.transaction_id, &message.payload);
-            written = writer.push(BacklogMessage { lane, offset, wall, frame });
+            written = writer.push(BacklogMessage {
+                lane,
+                offset,
+                wall,
+                frame,
+            });
             written.is_ok()
         })?;
         Ok(written?)
@@ -283,7 +339,9 @@ fn victims(index: &Index, file_bytes_max: u64, with_spilled: bool) -> Option<Vic
     let mut mostly_dead = Vec::new();
     let mut small = Vec::new();
     for (slot, place) in index.places() {
-        let PlaceKind::File(number) = place.kind else { continue };
+        let PlaceKind::File(number) = place.kind else {
+            continue;
+        };
         if place.spilled && !with_spilled {
             continue;
         }
@@ -296,12 +354,20 @@ fn victims(index: &Index, file_bytes_max: u64, with_spilled: bool) -> Option<Vic
     mostly_dead.sort_unstable_by_key(|victim| victim.0);
     small.sort_unstable_by_key(|victim| victim.0);
     if let Some(&(number, slot, _, _)) = mostly_dead.iter().find(|victim| victim.3) {
-        return Some(Victims { slots: vec![slot], numbers: vec![number], spilled: true });
+        return Some(Victims {
+            slots: vec![slot],
+            numbers: vec![number],
+            spilled: true,
+        });
     }
     if mostly_dead.is_empty() && small.len() >= SMALL_FILES_MAX {
         mostly_dead = small;
     }
-    let mut victims = Victims { slots: Vec::new(), numbers: Vec::new(), spilled: false };
+    let mut victims = Victims {
+        slots: Vec::new(),
+        numbers: Vec::new(),
+        spilled: false,
+    };
     let mut live = 0;
     for (number, slot, bytes, _) in mostly_dead.into_iter().take(REPLACES_MAX) {
         live += bytes;
@@ -311,5 +377,9 @@ fn victims(index: &Index, file_bytes_max: u64, with_spilled: bool) -> Option<Vic
         victims.slots.push(slot);
         victims.numbers.push(number);
     }
-    if victims.slots.is_empty() { None } else { Some(victims) }
+    if victims.slots.is_empty() {
+        None
+    } else {
+        Some(victims)
+    }
 }

@@ -1,5 +1,8 @@
 //! What the store knows in memory: runs per lane, pinned messages, and how much of each file is alive.
 
+mod look_up;
+mod relocate;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -7,8 +10,8 @@ use std::ops::Bound;
 use laneway_core::ids::{LaneId, Offset};
 use laneway_core::time::WallTime;
 
-use super::{WalBlock, WalPosition};
 use super::runs::{LaneRuns, PlaceSlot, Popped, RUN_MESSAGES_MAX, Run, Stored};
+use super::{WalBlock, WalPosition};
 
 /// A file that holds payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,9 +92,13 @@ pub(crate) struct ScanCursor {
 }
 
 impl ScanCursor {
-    pub(crate) const START: Self = Self { lane: LaneId(0), offset: Offset(0) };
+    pub(crate) const START: Self = Self {
+        lane: LaneId(0),
+        offset: Offset(0),
+    };
 }
 
+/// Everything below is consistent whenever the index's lock is free.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     lanes: BTreeMap<LaneId, LaneRuns>,
@@ -111,7 +118,6 @@ pub(crate) struct Index {
     pub(crate) moves: u64,
 }
 
-// ---- places
 impl Index {
     pub(crate) fn place(&self, slot: PlaceSlot) -> &Place {
         self.places
@@ -136,7 +142,14 @@ impl Index {
         if let Some(slot) = self.slot(kind) {
             return slot;
         }
-        let place = Place { kind, bytes, live: 0, parts: 0, spilled: false, held: false };
+        let place = Place {
+            kind,
+            bytes,
+            live: 0,
+            parts: 0,
+            spilled: false,
+            held: false,
+        };
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -198,22 +211,49 @@ impl Index {
     }
 }
 
-// ---- what the machine says
 impl Index {
-    pub(crate) fn stored(&mut self, lane: LaneId, first: Offset, count: u32, wall: WallTime, block: WalBlock) {
-        assert!(count > 0 && count <= RUN_MESSAGES_MAX, "{count} messages in one block");
+    pub(crate) fn stored(
+        &mut self,
+        lane: LaneId,
+        first: Offset,
+        count: u32,
+        wall: WallTime,
+        block: WalBlock,
+    ) {
+        assert!(
+            count > 0 && count <= RUN_MESSAGES_MAX,
+            "{count} messages in one block"
+        );
         let at = u32::try_from(block.at).expect("a segment is smaller than 4 GiB");
-        self.log_end = self.log_end.max(WalPosition { segment: block.segment, at: block.at + 1 });
+        self.log_end = self.log_end.max(WalPosition {
+            segment: block.segment,
+            at: block.at + 1,
+        });
         if self.covered(lane, first) {
             return;
         }
         let place = self.slot_of(PlaceKind::Segment(block.segment), 0);
-        self.add(lane, Run::new(first, 0, count, wall, Stored { place, at, bytes: block.bytes }));
+        self.add(
+            lane,
+            Run::new(
+                first,
+                0,
+                count,
+                wall,
+                Stored {
+                    place,
+                    at,
+                    bytes: block.bytes,
+                },
+            ),
+        );
     }
 
     /// Whether the message is known in memory already: after a restart the log is replayed over what backlog files hold.
     fn covered(&self, lane: LaneId, offset: Offset) -> bool {
-        self.lanes.get(&lane).is_some_and(|runs| runs.last().end() > offset && runs.find(offset).is_some())
+        self.lanes
+            .get(&lane)
+            .is_some_and(|runs| runs.last().end() > offset && runs.find(offset).is_some())
     }
 
     /// Adds a run that nothing covers yet.
@@ -222,7 +262,9 @@ impl Index {
             Entry::Vacant(entry) => {
                 entry.insert(LaneRuns::One(run));
             }
-            Entry::Occupied(mut entry) if entry.get().last().end() <= run.first() => entry.get_mut().push(run),
+            Entry::Occupied(mut entry) if entry.get().last().end() <= run.first() => {
+                entry.get_mut().push(run)
+            }
             Entry::Occupied(mut entry) => entry.get_mut().insert(run),
         }
         self.runs += 1;
@@ -232,9 +274,11 @@ impl Index {
     /// Adds a run found at boot: what lies below `head` only as far as it is pinned, what is known already not again.
     pub(crate) fn adopt(&mut self, lane: LaneId, run: Run, head: Offset) {
         self.keep_pinned(lane, &run, head);
-        let Some(run) = run.clipped(head, run.end()) else { return };
+        let Some(run) = run.clipped(head, run.end()) else {
+            return;
+        };
         // A run of the WAL may overlap one of a backlog file only where it was deleted before that was written.
-        if !self.covered(lane, run.first()) && !self.covered(lane, Offset(run.end().0 - 1)) {
+        if !self.covered(lane, run.first()) && !self.covered(lane, run.last()) {
             self.add(lane, run);
         }
     }
@@ -275,7 +319,9 @@ impl Index {
         for (&(_, offset), pin) in self.pins.range_mut((lane, run.first())..(lane, end)) {
             if pin.is_none() {
                 let bytes = run.message_bytes();
-                let run = run.clipped(offset, offset.plus(1)).expect("the offset is within the run");
+                let run = run
+                    .clipped(offset, offset.plus(1))
+                    .expect("the offset is within the run");
                 *pin = Some(Pin { run, bytes });
                 kept.push((run.place, bytes));
             }
@@ -307,215 +353,21 @@ impl Index {
         self.pins_within(lane, Offset(0), Offset(u64::MAX))
     }
 
-    pub(crate) fn pins_within(&self, lane: LaneId, from: Offset, to: Offset) -> impl Iterator<Item = (Offset, Option<&Pin>)> {
+    pub(crate) fn pins_within(
+        &self,
+        lane: LaneId,
+        from: Offset,
+        to: Offset,
+    ) -> impl Iterator<Item = (Offset, Option<&Pin>)> {
         self.pins
-            .range((Bound::Included((lane, from)), Bound::Excluded((lane, to.max(from)))))
+            .range((
+                Bound::Included((lane, from)),
+                Bound::Excluded((lane, to.max(from))),
+            ))
             .map(|(&(_, offset), pin)| (offset, pin.as_ref()))
     }
 
     pub(crate) fn pin(&self, lane: LaneId, offset: Offset) -> Option<Option<&Pin>> {
         self.pins.get(&(lane, offset)).map(Option::as_ref)
-    }
-}
-
-// ---- looking up
-impl Index {
-    pub(crate) fn lane(&self, lane: LaneId) -> Option<&LaneRuns> {
-        self.lanes.get(&lane)
-    }
-
-    pub(crate) fn lanes(&self) -> usize {
-        self.lanes.len()
-    }
-
-    /// A run as a whole.
-    pub(crate) fn piece(&self, run: Run) -> Piece {
-        Piece { run, place: self.place(run.place).kind, part_bytes: u64::from(run.bytes) }
-    }
-
-    /// Runs and pinned messages within `[from, to)`, in order, clipped to it: as many as hold about `bytes_max` bytes and
-    /// at most `pieces_max`, but at least one. Returns also the end of what was looked at.
-    pub(crate) fn pieces(
-        &self,
-        lane: LaneId,
-        from: Offset,
-        to: Offset,
-        bytes_max: u64,
-        pieces_max: usize,
-    ) -> (Vec<Piece>, Offset) {
-        let mut pieces: Vec<Piece> = Vec::new();
-        let mut bytes = 0u64;
-        let mut pins = self.pins_within(lane, from, to).filter_map(|(_, pin)| pin).peekable();
-        let mut runs = self.lanes.get(&lane).map(|runs| runs.from(from)).into_iter().flatten().peekable();
-        loop {
-            let run = runs.peek().and_then(|run| Some((run.clipped(from, to)?, run.bytes_within(from, to))));
-            let pin = pins.peek().map(|pin| (pin.run, u64::from(pin.bytes)));
-            let (next, next_bytes) = match (pin, run) {
-                (Some(pin), Some(run)) if run.0.first() < pin.0.first() => run,
-                (Some(pin), _) => pin,
-                (None, Some(run)) => run,
-                (None, None) => return (pieces, to),
-            };
-            if !pieces.is_empty() && (bytes >= bytes_max || pieces.len() >= pieces_max) {
-                return (pieces, next.first());
-            }
-            if pins.next_if(|pin| pin.run == next).is_none() {
-                runs.next();
-            }
-            bytes = bytes.saturating_add(next_bytes);
-            pieces.push(Piece { part_bytes: next_bytes, ..self.piece(next) });
-        }
-    }
-
-    /// Whether a piece looked up earlier is still where it was.
-    pub(crate) fn still_there(&self, lane: LaneId, piece: &Piece) -> bool {
-        let offset = piece.run.first();
-        let now = match self.pin(lane, offset) {
-            Some(Some(pin)) => Some(pin.run),
-            _ => self.lanes.get(&lane).and_then(|runs| runs.find(offset)).copied(),
-        };
-        now.is_some_and(|run| {
-            run.at == piece.run.at && run.bytes == piece.run.bytes && self.place(run.place).kind == piece.place
-        })
-    }
-
-    /// Runs of the given places from `cursor` on, about `runs_max` looked at; pins are not among them.
-    pub(crate) fn scan(
-        &self,
-        cursor: ScanCursor,
-        runs_max: usize,
-        wanted: impl Fn(&Run) -> bool,
-        out: &mut Vec<LaneRun>,
-    ) -> Option<ScanCursor> {
-        let mut seen = 0;
-        for (&lane, runs) in self.lanes.range(cursor.lane..) {
-            let offset = if lane == cursor.lane { cursor.offset } else { Offset(0) };
-            seen += 1;
-            for run in runs.from(offset) {
-                if seen >= runs_max {
-                    return Some(ScanCursor { lane, offset: run.first() });
-                }
-                seen += 1;
-                if wanted(run) {
-                    out.push(LaneRun { lane, run: *run });
-                }
-            }
-        }
-        None
-    }
-
-    /// Pins whose location lies below the head, in one of the wanted places.
-    pub(crate) fn pins_in(&self, wanted: impl Fn(&Run) -> bool) -> Vec<LaneRun> {
-        self.pins
-            .iter()
-            .filter_map(|(&(lane, _), pin)| pin.as_ref().map(|pin| LaneRun { lane, run: pin.run }))
-            .filter(|found| wanted(&found.run))
-            .collect()
-    }
-}
-
-// ---- moving
-impl Index {
-    /// Puts `new` runs, which cover `[from, to)` of the lane, in the stead of those in the places that `old` accepts.
-    pub(crate) fn relocate(
-        &mut self,
-        lane: LaneId,
-        from: Offset,
-        to: Offset,
-        old: impl Fn(&Run) -> bool,
-        new: &[Run],
-    ) {
-        self.moves += 1;
-        let Some(runs) = self.lanes.get_mut(&lane) else { return };
-        let before = runs.len();
-        let replaced = runs.replace(from..to, old, new);
-        self.runs = self.runs + runs.len() - before;
-        for run in &replaced.put {
-            self.charge(run.place, run.bytes);
-        }
-        for run in &replaced.gone {
-            self.discharge(run.place, run.bytes);
-        }
-    }
-
-    /// Moves a pinned message below the head, if it is still pinned.
-    pub(crate) fn relocate_pin(&mut self, lane: LaneId, run: Run, bytes: u32) {
-        self.moves += 1;
-        let Some(Some(pin)) = self.pins.get_mut(&(lane, run.first())) else { return };
-        let old = std::mem::replace(pin, Pin { run, bytes });
-        self.charge(run.place, bytes);
-        self.discharge(old.run.place, old.bytes);
-    }
-
-    /// Takes a run out of memory that the row store now has. False if it is gone or was changed.
-    pub(crate) fn spill(&mut self, lane: LaneId, run: &Run) -> bool {
-        let Some(runs) = self.lanes.get_mut(&lane) else { return false };
-        if runs.find(run.first()) != Some(run) {
-            return false;
-        }
-        if runs.take(run.first()).1 {
-            self.lanes.remove(&lane);
-        }
-        self.runs -= 1;
-        self.moves += 1;
-        true
-    }
-}
-
-// ---- runs in the row store
-impl Index {
-    /// Notes that a run of the lane is in a row. `head` counts if the lane has none there yet.
-    pub(crate) fn count_spilled(&mut self, lane: LaneId, run: &Run, head: Offset) {
-        let spilled = self.spilled.entry(lane).or_insert(SpilledLane { head, ..SpilledLane::default() });
-        spilled.runs += 1;
-        spilled.bytes += u64::from(run.bytes);
-        spilled.end = spilled.end.max(run.end());
-    }
-
-    /// Notes that a row of the lane is gone.
-    pub(crate) fn uncount_spilled(&mut self, lane: LaneId, bytes: u32) {
-        if let Some(spilled) = self.spilled.get_mut(&lane) {
-            spilled.runs = spilled.runs.saturating_sub(1);
-            spilled.bytes = spilled.bytes.saturating_sub(u64::from(bytes));
-        }
-        self.drop_unspilled(lane);
-    }
-
-    /// Forgets a lane that has no row any more.
-    pub(crate) fn drop_unspilled(&mut self, lane: LaneId) {
-        if self.spilled.get(&lane).is_some_and(|spilled| spilled.runs == 0) {
-            self.spilled.remove(&lane);
-            self.spilled_moved.remove(&lane);
-        }
-    }
-
-    /// Takes back what rows count for in their files; heads stay, for the rows are about to be written anew.
-    pub(crate) fn forget_rows(&mut self) {
-        self.moves += 1;
-        for spilled in self.spilled.values_mut() {
-            spilled.runs = 0;
-            spilled.bytes = 0;
-        }
-        let mut given_back = 0;
-        for place in self.places.iter_mut().flatten().filter(|place| place.spilled) {
-            given_back += place.live;
-            place.live = 0;
-            place.parts = 0;
-        }
-        self.live_bytes -= given_back;
-        let mut kept: Vec<(PlaceSlot, u32)> = Vec::new();
-        for run in self.lanes.values().flat_map(|runs| runs.from(Offset(0))) {
-            if self.place(run.place).spilled {
-                kept.push((run.place, run.bytes));
-            }
-        }
-        for pin in self.pins.values().flatten() {
-            if self.place(pin.run.place).spilled {
-                kept.push((pin.run.place, pin.bytes));
-            }
-        }
-        for (place, bytes) in kept {
-            self.charge(place, bytes);
-        }
     }
 }

@@ -16,11 +16,17 @@ impl PayloadStore {
             let index = self.index();
             let runs = index.lane(lane).map(|runs| runs.from(from)).into_iter().flatten();
             let runs = runs.take_while(|run| run.first() < to);
-            (runs.map(|run| run.bytes_within(from, to)).sum::<u64>(), index.spilled.get(&lane).copied())
+            (
+                runs.map(|run| run.bytes_within(from, to)).sum::<u64>(),
+                index.spilled.get(&lane).copied(),
+            )
         };
         let in_rows = spilled.map_or(0, |spilled| {
             let rows = self.rows_within(lane, from.max(spilled.head), to);
-            rows.unwrap_or_default().iter().map(|row| row.run.bytes_within(from, to)).sum()
+            rows.unwrap_or_default()
+                .iter()
+                .map(|row| row.run.bytes_within(from, to))
+                .sum()
         });
         in_memory + in_rows
     }
@@ -33,7 +39,11 @@ impl PayloadStore {
         let mut runs = {
             let index = self.index();
             let pieces = index.pieces(lane, from, to, bytes_max, usize::MAX).0;
-            if index.spilled.contains_key(&lane) { None } else { Some(pieces) }
+            if index.spilled.contains_key(&lane) {
+                None
+            } else {
+                Some(pieces)
+            }
         };
         if runs.is_none() {
             runs = self.look_up_all(lane, from, to, bytes_max).ok();
@@ -57,13 +67,21 @@ impl PayloadStore {
             let (in_memory, spilled, moves) = {
                 let index = self.index();
                 let run = index.lane(lane).and_then(|runs| runs.since(at).next()).copied();
-                (run.map(|run| index.piece(run)), index.spilled.get(&lane).copied(), index.moves)
+                (
+                    run.map(|run| index.piece(run)),
+                    index.spilled.get(&lane).copied(),
+                    index.moves,
+                )
             };
             let in_rows = match spilled {
                 Some(spilled) => self.first_row_since(lane, at, &spilled)?.map(|row| row.piece()),
                 None => None,
             };
-            let Some(piece) = in_memory.into_iter().chain(in_rows).min_by_key(|piece| piece.run.first()) else {
+            let Some(piece) = in_memory
+                .into_iter()
+                .chain(in_rows)
+                .min_by_key(|piece| piece.run.first())
+            else {
                 return Ok(tail);
             };
             let first = piece.run.first();
@@ -72,7 +90,10 @@ impl PayloadStore {
             }
             match self.read_source(&piece) {
                 Ok(Source::Block(_, block)) => {
-                    return Ok(block.offset_at(at).map_or(piece.run.end(), |offset| offset.max(first)).min(tail));
+                    return Ok(block
+                        .offset_at(at)
+                        .map_or_else(|| piece.run.end(), |offset| offset.max(first))
+                        .min(tail));
                 }
                 Ok(Source::Log(..)) => return Ok(first.min(tail)),
                 Err(error) if self.index().moves == moves => return Err(error),
@@ -87,7 +108,10 @@ impl PayloadStore {
     pub fn older_than(&self, lane: LaneId, before: WallTime) -> Option<Offset> {
         let (in_memory, spilled) = {
             let index = self.index();
-            let end = index.lane(lane).and_then(|runs| runs.last_older_than(before)).map(|run| run.end());
+            let end = index
+                .lane(lane)
+                .and_then(|runs| runs.last_older_than(before))
+                .map(|run| run.end());
             (end, index.spilled.get(&lane).copied())
         };
         let in_rows = spilled.and_then(|spilled| self.rows_older_than(lane, before, &spilled).ok().flatten());
@@ -98,7 +122,10 @@ impl PayloadStore {
     /// ones count until maintenance removes them, as long as any is alive.
     pub fn retained_bytes(&self, lane: LaneId) -> u64 {
         let index = self.index();
-        let spilled = index.spilled.get(&lane).filter(|spilled| spilled.head < spilled.end);
+        let spilled = index
+            .spilled
+            .get(&lane)
+            .filter(|spilled| spilled.head < spilled.end);
         let in_rows = spilled.map_or(0, |spilled| spilled.bytes);
         index.lane(lane).map_or(0, |runs| runs.bytes()) + in_rows
     }
@@ -111,7 +138,9 @@ impl PayloadStore {
     /// Live bytes of this partition in a WAL segment, by whole runs: what [`PayloadStore::evacuate`] would copy.
     pub fn segment_live_bytes(&self, segment: u64) -> u64 {
         let index = self.index();
-        index.slot(PlaceKind::Segment(segment)).map_or(0, |slot| index.place(slot).live)
+        index
+            .slot(PlaceKind::Segment(segment))
+            .map_or(0, |slot| index.place(slot).live)
     }
 
     /// What the store holds.

@@ -59,7 +59,15 @@ impl PayloadStore {
         to: Offset,
         bytes_max: u64,
     ) -> Result<Vec<StoredMessage>, PayloadError> {
-        let found = self.collect(lane, from, to, Budget { bytes: bytes_max, messages: usize::MAX })?;
+        let found = self.collect(
+            lane,
+            from,
+            to,
+            Budget {
+                bytes: bytes_max,
+                messages: usize::MAX,
+            },
+        )?;
         let messages = found.into_iter().map(|(offset, wall, frame)| StoredMessage {
             offset,
             wall,
@@ -77,7 +85,15 @@ impl PayloadStore {
         to: Offset,
         messages_max: usize,
     ) -> Result<Vec<StoredHeader>, PayloadError> {
-        let found = self.collect(lane, from, to, Budget { bytes: u64::MAX, messages: messages_max.max(1) })?;
+        let found = self.collect(
+            lane,
+            from,
+            to,
+            Budget {
+                bytes: u64::MAX,
+                messages: messages_max.max(1),
+            },
+        )?;
         let headers = found.into_iter().map(|(offset, wall, frame)| StoredHeader {
             offset,
             wall,
@@ -86,8 +102,19 @@ impl PayloadStore {
         Ok(headers.collect())
     }
 
-    fn collect(&self, lane: LaneId, from: Offset, to: Offset, budget: Budget) -> Result<Vec<Found>, PayloadError> {
-        let mut part = Part { found: Vec::new(), budget, first_always: true, stopped: false };
+    fn collect(
+        &self,
+        lane: LaneId,
+        from: Offset,
+        to: Offset,
+        budget: Budget,
+    ) -> Result<Vec<Found>, PayloadError> {
+        let mut part = Part {
+            found: Vec::new(),
+            budget,
+            first_always: true,
+            stopped: false,
+        };
         let mut all: Vec<Found> = Vec::new();
         let mut at = from;
         while at < to && !part.stopped {
@@ -135,12 +162,21 @@ impl PayloadStore {
             Ok(look) => look,
             Err((error, moves)) => return (self.index().moves == moves).then_some(Err(error)),
         };
-        let mut part = Part { found: Vec::new(), budget, first_always, stopped: false };
+        let mut part = Part {
+            found: Vec::new(),
+            budget,
+            first_always,
+            stopped: false,
+        };
         let result = self.read_pieces(lane, &look.pieces, &mut part);
         let index = self.index();
         if index.moves != look.moves {
             let in_log = |piece: &&Piece| matches!(piece.place, PlaceKind::Segment(_));
-            let unmoved = look.pieces.iter().filter(in_log).all(|piece| index.still_there(lane, piece));
+            let unmoved = look
+                .pieces
+                .iter()
+                .filter(in_log)
+                .all(|piece| index.still_there(lane, piece));
             if result.is_err() || !unmoved {
                 return None;
             }
@@ -170,7 +206,8 @@ impl PayloadStore {
 
     fn read_pieces(&self, lane: LaneId, pieces: &[Piece], part: &mut Part) -> Result<(), PayloadError> {
         for piece in pieces {
-            self.read_source(piece)?.messages(lane, piece, &mut |found| part.take(found))?;
+            self.read_source(piece)?
+                .messages(lane, piece, &mut |found| part.take(found))?;
             if part.stopped {
                 break;
             }
@@ -183,7 +220,10 @@ impl PayloadStore {
         match piece.place {
             PlaceKind::Segment(segment) => {
                 let run = &piece.run;
-                Ok(Source::Log(segment, self.shared.wal.read_at(segment, u64::from(run.at), run.bytes)?))
+                Ok(Source::Log(
+                    segment,
+                    self.shared.wal.read_at(segment, u64::from(run.at), run.bytes)?,
+                ))
             }
             PlaceKind::File(number) => {
                 let file = self.open_file(number)?;
@@ -271,7 +311,12 @@ fn log_messages(
     run: &Run,
     take: &mut dyn FnMut(Found) -> bool,
 ) -> Result<(), PayloadError> {
-    let damaged = || PayloadError::Damaged { segment, at: u64::from(run.at), lane, offset: run.first() };
+    let damaged = || PayloadError::Damaged {
+        segment,
+        at: u64::from(run.at),
+        lane,
+        offset: run.first(),
+    };
     let mut frames = frames(bytes);
     for _ in 0..run.skip() {
         frames.next().and_then(Result::ok).ok_or_else(damaged)?;

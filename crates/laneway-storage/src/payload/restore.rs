@@ -8,7 +8,7 @@ use laneway_core::ids::{LaneId, Offset};
 
 use super::cut::{CutRun, WalPosition};
 use super::evacuate::run_of;
-use super::index::{Index, PlaceKind};
+use super::index::PlaceKind;
 use super::runs::{PlaceSlot, Run, Stored};
 use super::{PayloadCut, PayloadError, PayloadStore};
 use crate::rows::RowChange;
@@ -32,7 +32,9 @@ impl PayloadStore {
         let heads: Heads = heads.collect();
         let rows = &*self.shared.rows;
         rows.remove_prefix(&self.shared.partition.0.to_be_bytes())?;
-        self.shared.rows_generation.store(rows.generation(), Ordering::Release);
+        self.shared
+            .rows_generation
+            .store(rows.generation(), Ordering::Release);
         let files: BTreeSet<(u64, PlaceSlot)> = {
             let mut index = self.index();
             let old = std::mem::take(&mut *index);
@@ -42,15 +44,26 @@ impl PayloadStore {
             for (lane, offset) in pins.filter(|(lane, _)| heads.contains_key(lane)) {
                 index.pinned(lane, offset);
             }
-            index.places().filter_map(|(slot, place)| Some((place.kind.file()?, slot))).collect()
+            index
+                .places()
+                .filter_map(|(slot, place)| Some((place.kind.file()?, slot)))
+                .collect()
         };
         let in_memory_from = self.first_file_in_memory(&files)?;
         for (number, slot) in files {
             self.restore_file(number, slot, number < in_memory_from, &heads)?;
         }
-        let segments: HashSet<u64> = self.shared.wal.segments().iter().map(|segment| segment.id).collect();
+        let segments: HashSet<u64> = self
+            .shared
+            .wal
+            .segments()
+            .iter()
+            .map(|segment| segment.id)
+            .collect();
         cut.each::<PayloadError>(WalPosition::default(), &mut |runs| {
-            runs.iter().filter(|run| segments.contains(&run.segment)).try_for_each(|run| self.restore_run(run, &heads))
+            runs.iter()
+                .filter(|run| segments.contains(&run.segment))
+                .try_for_each(|run| self.restore_run(run, &heads))
         })?;
         let mut index = self.index();
         index.log_end = index.log_end.max(cut.end);
@@ -86,14 +99,18 @@ impl PayloadStore {
             {
                 let mut index = self.index();
                 for entry in &entries {
-                    let Some(&head) = heads.get(&entry.lane) else { continue };
+                    let Some(&head) = heads.get(&entry.lane) else {
+                        continue;
+                    };
                     let run = run_of(entry, slot);
                     if !to_rows {
                         index.adopt(entry.lane, run, head);
                         continue;
                     }
                     index.keep_pinned(entry.lane, &run, head);
-                    let Some(run) = run.clipped(head, run.end()) else { continue };
+                    let Some(run) = run.clipped(head, run.end()) else {
+                        continue;
+                    };
                     index.charge(slot, run.bytes);
                     index.count_spilled(entry.lane, &run, head);
                     changes.push(self.row_change(entry.lane, &run, number));
@@ -105,25 +122,41 @@ impl PayloadStore {
     }
 
     fn restore_run(&self, cut: &CutRun, heads: &Heads) -> Result<(), PayloadError> {
-        let Some(&head) = heads.get(&cut.lane) else { return Ok(()) };
-        let in_rows = self.index().spilled.contains_key(&cut.lane);
-        let covered = |offset| Ok::<_, PayloadError>(in_rows && self.rows_within(cut.lane, offset, offset.plus(1))?.len() > 0);
-        let last = cut.first.plus(u64::from(cut.count) - 1);
-        if covered(cut.first.max(head))? || covered(last)? {
+        let Some(&head) = heads.get(&cut.lane) else {
             return Ok(());
-        }
+        };
+        let place = self.index().slot_of(PlaceKind::Segment(cut.segment), 0);
+        let run = Run::new(
+            cut.first,
+            cut.skip,
+            cut.count,
+            cut.wall,
+            Stored {
+                place,
+                at: cut.at,
+                bytes: cut.bytes,
+            },
+        );
+        // Held, so that the segment is not forgotten before its first live run is there.
+        self.index().hold(place);
+        let covered = match run.clipped(head, run.end()) {
+            Some(alive) => {
+                self.row_holds(cut.lane, alive.first())? || self.row_holds(cut.lane, alive.last())?
+            }
+            None => false,
+        };
         let mut index = self.index();
-        let place = index.slot_of(PlaceKind::Segment(cut.segment), 0);
-        let stored = Stored { place, at: cut.at, bytes: cut.bytes };
-        let run = Run::new(cut.first, cut.skip, cut.count, cut.wall, stored);
-        adopt_from_log(&mut index, cut.lane, run, head);
+        if covered {
+            index.keep_pinned(cut.lane, &run, head);
+        } else {
+            index.adopt(cut.lane, run, head);
+        }
+        index.let_go(place);
         Ok(())
     }
-}
 
-fn adopt_from_log(index: &mut Index, lane: LaneId, run: Run, head: Offset) {
-    // Held, so that the segment is not forgotten before its first live run is there.
-    index.hold(run.place);
-    index.adopt(lane, run, head);
-    index.let_go(run.place);
+    fn row_holds(&self, lane: LaneId, offset: Offset) -> Result<bool, PayloadError> {
+        let in_rows = self.index().spilled.contains_key(&lane);
+        Ok(in_rows && !self.rows_within(lane, offset, offset.plus(1))?.is_empty())
+    }
 }

@@ -46,9 +46,19 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(first: Offset, skip: u32, count: u32, wall_last: WallTime, stored: Stored) -> Self {
         assert!(first.0 <= OFFSET_MAX, "offset {first} is out of range");
-        assert!(skip <= RUN_MESSAGES_MAX, "{skip} messages before the first of a run");
+        assert!(
+            skip <= RUN_MESSAGES_MAX,
+            "{skip} messages before the first of a run"
+        );
         let start = first.0 << SKIP_BITS | u64::from(skip);
-        Self { start, wall_last, count, at: stored.at, bytes: stored.bytes, place: stored.place }
+        Self {
+            start,
+            wall_last,
+            count,
+            at: stored.at,
+            bytes: stored.bytes,
+            place: stored.place,
+        }
     }
 
     pub(crate) fn first(&self) -> Offset {
@@ -65,8 +75,17 @@ impl Run {
         self.first().plus(u64::from(self.count))
     }
 
+    /// The last visible offset.
+    pub(crate) fn last(&self) -> Offset {
+        Offset(self.end().0 - 1)
+    }
+
     pub(crate) fn stored(&self) -> Stored {
-        Stored { place: self.place, at: self.at, bytes: self.bytes }
+        Stored {
+            place: self.place,
+            at: self.at,
+            bytes: self.bytes,
+        }
     }
 
     /// The part within `[from, to)`, or `None` if nothing of it is.
@@ -142,14 +161,22 @@ impl LaneRuns {
     pub(crate) fn first(&self) -> &Run {
         match self {
             Self::One(run) => run,
-            Self::Many(list) => list.chunks.front().and_then(VecDeque::front).expect("a lane has a run"),
+            Self::Many(list) => list
+                .chunks
+                .front()
+                .and_then(VecDeque::front)
+                .expect("a lane has a run"),
         }
     }
 
     pub(crate) fn last(&self) -> &Run {
         match self {
             Self::One(run) => run,
-            Self::Many(list) => list.chunks.back().and_then(VecDeque::back).expect("a lane has a run"),
+            Self::Many(list) => list
+                .chunks
+                .back()
+                .and_then(VecDeque::back)
+                .expect("a lane has a run"),
         }
     }
 
@@ -240,11 +267,19 @@ impl LaneRuns {
             .filter(|run| old(run))
             .copied()
             .collect();
-        let Some(lowest) = affected.first().map(Run::first) else { return Replaced::default() };
+        let Some(lowest) = affected.first().map(Run::first) else {
+            return Replaced::default();
+        };
         let lowest = lowest.max(range.start);
         let mut replaced = Replaced::default();
-        let mut put: Vec<Run> = new.iter().filter_map(|run| run.clipped(lowest, run.end())).collect();
-        assert!(put.last().is_some_and(|run| run.end() == range.end), "the new runs cover the range {range:?}");
+        let mut put: Vec<Run> = new
+            .iter()
+            .filter_map(|run| run.clipped(lowest, run.end()))
+            .collect();
+        assert!(
+            put.last().is_some_and(|run| run.end() == range.end),
+            "the new runs cover the range {range:?}"
+        );
         replaced.put.clone_from(&put);
         for run in &affected {
             match run.clipped(range.end, run.end()) {
@@ -258,7 +293,9 @@ impl LaneRuns {
 
     /// Takes out the run that starts at `first`. Returns it and whether no run is left.
     pub(crate) fn take(&mut self, first: Offset) -> (Option<Run>, bool) {
-        let Some(run) = self.find(first).copied().filter(|run| run.first() == first) else { return (None, false) };
+        let Some(run) = self.find(first).copied().filter(|run| run.first() == first) else {
+            return (None, false);
+        };
         if let Self::One(_) = self {
             return (Some(run), true);
         }
@@ -270,7 +307,11 @@ impl LaneRuns {
     fn many(&mut self, change: impl FnOnce(&mut RunList)) {
         if let Self::One(run) = self {
             // Exact capacities: many lanes have two or three runs.
-            let mut list = Box::new(RunList { chunks: VecDeque::with_capacity(1), len: 0, bytes: 0 });
+            let mut list = Box::new(RunList {
+                chunks: VecDeque::with_capacity(1),
+                len: 0,
+                bytes: 0,
+            });
             list.push(*run);
             *self = Self::Many(list);
         }
@@ -305,13 +346,22 @@ pub(crate) struct RunList {
 impl RunList {
     /// The first run that does not satisfy `before`, which holds for a prefix of the list.
     fn position(&self, before: impl Fn(&Run) -> bool) -> (usize, usize) {
-        let chunk = self.chunks.partition_point(|chunk| chunk.back().is_some_and(&before));
-        let at = self.chunks.get(chunk).map_or(0, |chunk| chunk.partition_point(&before));
+        let chunk = self
+            .chunks
+            .partition_point(|chunk| chunk.back().is_some_and(&before));
+        let at = self
+            .chunks
+            .get(chunk)
+            .map_or(0, |chunk| chunk.partition_point(&before));
         (chunk, at)
     }
 
     fn iter_from(&self, (chunk, at): (usize, usize)) -> RunIter<'_> {
-        RunIter::Many { list: self, chunk, at }
+        RunIter::Many {
+            list: self,
+            chunk,
+            at,
+        }
     }
 
     fn push(&mut self, run: Run) {
@@ -338,7 +388,9 @@ impl RunList {
     }
 
     fn pop_front(&mut self) {
-        let Some(chunk) = self.chunks.front_mut() else { return };
+        let Some(chunk) = self.chunks.front_mut() else {
+            return;
+        };
         if let Some(run) = chunk.pop_front() {
             self.len -= 1;
             self.bytes -= u64::from(run.bytes);
@@ -355,11 +407,17 @@ impl RunList {
 
     /// Takes out the runs `old`, which lie in order but not always side by side, and puts `new` in the place of the first.
     fn splice(&mut self, old: &[Run], new: &[Run]) {
-        let (Some(front), Some(back)) = (old.first(), old.last()) else { return };
+        let (Some(front), Some(back)) = (old.first(), old.last()) else {
+            return;
+        };
         let (low, _) = self.position(|run| run.first() < front.first());
         let (high, _) = self.position(|run| run.first() < back.first());
         // A short left neighbour is rewritten too, or merging would leave a trail of tiny chunks.
-        let low = if low > 0 && self.chunks[low - 1].len() < CHUNK_RUNS / 2 { low - 1 } else { low };
+        let low = if low > 0 && self.chunks[low - 1].len() < CHUNK_RUNS / 2 {
+            low - 1
+        } else {
+            low
+        };
         let mut gone = old.iter().peekable();
         let mut kept: Vec<Run> = Vec::new();
         for run in self.chunks.drain(low..=high).flatten() {
@@ -387,7 +445,11 @@ impl RunList {
 #[derive(Debug)]
 pub(crate) enum RunIter<'a> {
     One(Option<&'a Run>),
-    Many { list: &'a RunList, chunk: usize, at: usize },
+    Many {
+        list: &'a RunList,
+        chunk: usize,
+        at: usize,
+    },
 }
 
 impl<'a> Iterator for RunIter<'a> {

@@ -36,7 +36,13 @@ impl SledRowStore {
             _ => {}
         }
         std::fs::create_dir_all(dir)?;
-        let store = Self { dir: dir.to_owned(), state: Mutex::new(State { generation: 0, db: None }) };
+        let store = Self {
+            dir: dir.to_owned(),
+            state: Mutex::new(State {
+                generation: 0,
+                db: None,
+            }),
+        };
         store.begin_anew(&mut store.lock())?;
         Ok(store)
     }
@@ -56,13 +62,19 @@ impl SledRowStore {
         }
         state.generation += 1;
         let path = self.dir.join(state.generation.to_string());
-        let config = sled::Config::new().path(path).cache_capacity(CACHE_BYTES).flush_every_ms(None);
+        let config = sled::Config::new()
+            .path(path)
+            .cache_capacity(CACHE_BYTES)
+            .flush_every_ms(None);
         state.db = Some(config.open().map_err(io::Error::from)?);
         Ok(())
     }
 
     fn db(&self) -> Result<Db, RowStoreError> {
-        self.lock().db.clone().ok_or_else(|| io::Error::other("the database could not be opened").into())
+        self.lock()
+            .db
+            .clone()
+            .ok_or_else(|| io::Error::other("the database could not be opened").into())
     }
 }
 
@@ -98,14 +110,22 @@ impl RowStore for SledRowStore {
         if from >= to {
             return Ok(Vec::new());
         }
-        self.db()?.range(from..to).take(rows_max).map(|row| row.map(owned).map_err(failed)).collect()
+        self.db()?
+            .range(from..to)
+            .take(rows_max)
+            .map(|row| row.map(owned).map_err(failed))
+            .collect()
     }
 
     fn last_at_or_before(&self, lowest: &[u8], key: &[u8]) -> Result<Option<StoredRow>, RowStoreError> {
         if lowest > key {
             return Ok(None);
         }
-        self.db()?.range(lowest..=key).next_back().map(|row| row.map(owned).map_err(failed)).transpose()
+        self.db()?
+            .range(lowest..=key)
+            .next_back()
+            .map(|row| row.map(owned).map_err(failed))
+            .transpose()
     }
 
     fn remove_prefix(&self, prefix: &[u8]) -> Result<(), RowStoreError> {

@@ -32,7 +32,11 @@ impl VfsRowStore {
     /// An empty store with its file in `dir`, which is made if missing.
     pub fn open(vfs: Arc<dyn Vfs>, dir: &Path) -> Result<Self, RowStoreError> {
         vfs.create_dir_all(dir)?;
-        let store = Self { vfs, path: dir.join(FILE_NAME), state: Mutex::default() };
+        let store = Self {
+            vfs,
+            path: dir.join(FILE_NAME),
+            state: Mutex::default(),
+        };
         store.clear()?;
         Ok(store)
     }
@@ -49,7 +53,10 @@ impl State {
             bytes.extend_from_slice(key);
             bytes.extend_from_slice(value.as_deref().unwrap_or_default());
         }
-        let file = self.file.as_ref().ok_or_else(|| io::Error::other("the store failed before"))?;
+        let file = self
+            .file
+            .as_ref()
+            .ok_or_else(|| io::Error::other("the store failed before"))?;
         if let Err(error) = file.write_at(&bytes, self.written) {
             self.file = None;
             return Err(error.into());
@@ -68,7 +75,9 @@ impl State {
 impl RowStore for VfsRowStore {
     fn put_batch(&self, changes: &[RowChange]) -> Result<(), RowStoreError> {
         let mut state = self.lock();
-        changes.chunks(ROW_BATCH_MAX).try_for_each(|part| state.write(part))
+        changes
+            .chunks(ROW_BATCH_MAX)
+            .try_for_each(|part| state.write(part))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, RowStoreError> {
@@ -96,14 +105,21 @@ impl RowStore for VfsRowStore {
     fn remove_prefix(&self, prefix: &[u8]) -> Result<(), RowStoreError> {
         let mut state = self.lock();
         let keys = state.rows.range(prefix.to_vec()..).map(|(key, _)| key);
-        let changes: Vec<RowChange> =
-            keys.take_while(|key| key.starts_with(prefix)).map(|key| (key.clone(), None)).collect();
-        changes.chunks(ROW_BATCH_MAX).try_for_each(|part| state.write(part))
+        let changes: Vec<RowChange> = keys
+            .take_while(|key| key.starts_with(prefix))
+            .map(|key| (key.clone(), None))
+            .collect();
+        changes
+            .chunks(ROW_BATCH_MAX)
+            .try_for_each(|part| state.write(part))
     }
 
     fn clear(&self) -> Result<(), RowStoreError> {
         let mut state = self.lock();
-        *state = State { generation: state.generation + 1, ..State::default() };
+        *state = State {
+            generation: state.generation + 1,
+            ..State::default()
+        };
         if self.vfs.exists(&self.path)? {
             self.vfs.remove(&self.path)?;
         }

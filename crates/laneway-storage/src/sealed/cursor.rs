@@ -106,7 +106,10 @@ mod tests {
     #[test]
     fn overlong_varints_are_refused() {
         assert_eq!(Cursor::new(&[0xff; 11]).varint(), Err(Malformed));
-        assert_eq!(Cursor::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).varint(), Err(Malformed));
+        assert_eq!(
+            Cursor::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).varint(),
+            Err(Malformed)
+        );
         assert_eq!(Cursor::new(&[0x80]).varint(), Err(Malformed));
         assert_eq!(Cursor::new(&[0x80, 0]).varint(), Err(Malformed));
     }

@@ -32,7 +32,12 @@ fn load(store: &CheckpointStore, manifest: &Manifest) -> Result<Rows, Checkpoint
 }
 
 /// Writes checkpoint `number`: a delta has one changed row, one new one and one removed one.
-fn write(store: &CheckpointStore, rows: &mut Rows, number: u64, full: bool) -> Result<Manifest, CheckpointError> {
+fn write(
+    store: &CheckpointStore,
+    rows: &mut Rows,
+    number: u64,
+    full: bool,
+) -> Result<Manifest, CheckpointError> {
     let mut changes: Vec<(Vec<u8>, Option<Vec<u8>>)> = vec![
         (b"counter".to_vec(), Some(number.to_be_bytes().to_vec())),
         (format!("row {number}").into_bytes(), Some(vec![7; 300])),
@@ -79,8 +84,15 @@ fn newest_checkpoint_is_found_again() {
         let manifest = write(&store, &mut rows, number, full).unwrap();
         assert!(manifest.deltas.len() <= DELTAS_MAX);
         assert_eq!(manifest.deltas.is_empty(), full);
-        assert_eq!((manifest.generation, manifest.applied), (number, (number * 10, 3, 4)));
-        assert_eq!(names(&vfs).len(), manifest.deltas.len() + 2, "only named files are left");
+        assert_eq!(
+            (manifest.generation, manifest.applied),
+            (number, (number * 10, 3, 4))
+        );
+        assert_eq!(
+            names(&vfs).len(),
+            manifest.deltas.len() + 2,
+            "only named files are left"
+        );
         let (again, found) = open(&vfs).unwrap();
         store = again;
         assert_eq!(found.as_ref(), Some(&manifest));
@@ -187,13 +199,22 @@ fn damage_anywhere_is_refused_by_the_file_name() {
         for at in 0..bytes.len() {
             let copy = vfs.fork();
             copy.corrupt(&path, at, &[bytes[at] ^ 0x10]);
-            let refused = open(&copy).and_then(|(store, found)| load(&store, &found.unwrap())).unwrap_err();
+            let refused = open(&copy)
+                .and_then(|(store, found)| load(&store, &found.unwrap()))
+                .unwrap_err();
             let text = refused.to_string();
-            assert!(text.contains(&name) && text.contains("restore the data directory"), "{text}");
+            assert!(
+                text.contains(&name) && text.contains("restore the data directory"),
+                "{text}"
+            );
         }
         let copy = vfs.fork();
         copy.open(&path).unwrap().set_len(bytes.len() as u64 - 1).unwrap();
-        assert!(open(&copy).and_then(|(store, found)| load(&store, &found.unwrap())).is_err());
+        assert!(
+            open(&copy)
+                .and_then(|(store, found)| load(&store, &found.unwrap()))
+                .is_err()
+        );
         if name != "manifest" {
             let copy = vfs.fork();
             copy.remove(&path).unwrap();
@@ -216,7 +237,9 @@ fn files_of_another_partition_are_refused() {
 fn refused_row_is_an_error() {
     let (store, _) = open(&SimVfs::new()).unwrap();
     let manifest = write(&store, &mut Rows::new(), 1, true).unwrap();
-    let refused = store.load(&manifest, &mut |_, _| Err("not a row".into())).unwrap_err();
+    let refused = store
+        .load(&manifest, &mut |_, _| Err("not a row".into()))
+        .unwrap_err();
     assert!(matches!(refused, CheckpointError::Row { .. }), "{refused}");
 }
 
@@ -228,7 +251,10 @@ fn full_disk_leaves_the_old_checkpoint() {
     write(&store, &mut rows, 1, true).unwrap();
     vfs.set_disk_bytes(Some(vfs.used_bytes() + 100));
     let error = write(&store, &mut rows.clone(), 2, false).unwrap_err();
-    assert!(matches!(&error, CheckpointError::File(file) if file.is_full()), "{error}");
+    assert!(
+        matches!(&error, CheckpointError::File(file) if file.is_full()),
+        "{error}"
+    );
     vfs.set_disk_bytes(None);
     assert_eq!(names(&vfs).len(), 2);
     let manifest = write(&store, &mut rows, 2, false).unwrap();

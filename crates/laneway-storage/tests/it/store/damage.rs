@@ -11,16 +11,20 @@ use super::world::{OPTIONS, Op, P, World};
 
 const DIR: &str = "/d/backlog";
 
-/// A world with one backlog file; returns its path and content.
+/// A world with backlog files; returns the path and content of one.
 fn world() -> (World, PathBuf, Vec<u8>) {
     let mut world = World::new(OPTIONS);
     for step in 0..40u8 {
-        world.run(Op::Push { lane: step % 2, sizes: vec![200, 300] }).unwrap();
+        world
+            .run(Op::Push {
+                lane: step % 2,
+                sizes: vec![200, 300],
+            })
+            .unwrap();
     }
     world.checkpoint(true).unwrap();
     world.evacuate(false).unwrap();
     let names = world.vfs.list(Path::new(DIR)).unwrap();
-    assert_eq!(names.len(), 1);
     let path = Path::new(DIR).join(&names[0]);
     let bytes = world.vfs.read(&path).unwrap();
     (world, path, bytes)
@@ -28,20 +32,24 @@ fn world() -> (World, PathBuf, Vec<u8>) {
 
 /// Opens the store anew over a disk, restores and reads all: the payloads are the twin's, or there is an error.
 fn read_all(world: &World, vfs: &SimVfs) -> Result<(), String> {
-    let open = || PayloadStore::open(
-        Arc::new(vfs.clone()),
-        world.wal.clone(),
-        world.rows.clone(),
-        PathBuf::from(DIR),
-        P,
-        OPTIONS,
-    );
+    let open = || {
+        PayloadStore::open(
+            Arc::new(vfs.clone()),
+            world.wal.clone(),
+            world.rows.clone(),
+            PathBuf::from(DIR),
+            P,
+            OPTIONS,
+        )
+    };
     let store = open().map_err(|error| error.to_string())?;
     let heads = world.twin.lanes.iter().map(|(id, lane)| (*id, Offset(lane.head)));
     let restored = store.restore(&world.store.cut(), heads, std::iter::empty());
     restored.map_err(|error| error.to_string())?;
     for (id, lane) in &world.twin.lanes {
-        let found = store.read(*id, Offset(0), Offset(lane.tail()), u64::MAX).map_err(|error| error.to_string())?;
+        let found = store
+            .read(*id, Offset(0), Offset(lane.tail()), u64::MAX)
+            .map_err(|error| error.to_string())?;
         let payloads = found.iter().map(|message| &message.payload);
         assert!(payloads.eq(lane.messages.iter().map(|message| &message.2)));
     }
@@ -76,7 +84,10 @@ fn unfinished_file_is_ignored_and_removed() {
     let (world, path, bytes) = world();
     let copy = world.vfs.fork();
     let leftover = path.with_extension("backlog.tmp");
-    copy.create(&leftover).unwrap().write_at(&bytes[..100], 0).unwrap();
+    copy.create(&leftover)
+        .unwrap()
+        .write_at(&bytes[..100], 0)
+        .unwrap();
     read_all(&world, &copy).unwrap();
     assert!(!copy.exists(&leftover).unwrap());
 }
@@ -87,7 +98,11 @@ fn file_under_anothers_name_is_refused() {
     let copy = world.vfs.fork();
     let other = path.with_file_name("00000000000000ff.backlog");
     copy.create(&other).unwrap().write_at(&bytes, 0).unwrap();
-    assert!(read_all(&world, &copy).unwrap_err().contains("another partition or file number"));
+    assert!(
+        read_all(&world, &copy)
+            .unwrap_err()
+            .contains("another partition or file number")
+    );
 }
 
 #[test]
@@ -95,14 +110,23 @@ fn nothing_is_given_up_before_the_restore() {
     let (world, _, _) = world();
     let vfs = world.vfs.fork();
     let dir = PathBuf::from(DIR);
-    let store =
-        PayloadStore::open(Arc::new(vfs.clone()), world.wal.clone(), world.rows.clone(), dir, P, OPTIONS).unwrap();
+    let store = PayloadStore::open(
+        Arc::new(vfs.clone()),
+        world.wal.clone(),
+        world.rows.clone(),
+        dir,
+        P,
+        OPTIONS,
+    )
+    .unwrap();
     assert!(matches!(store.evacuate(1), Err(PayloadError::NotRestored)));
     assert!(matches!(store.compact(), Err(PayloadError::NotRestored)));
     // Without a lane nothing is alive.
-    store.restore(&PayloadCut::default(), std::iter::empty(), std::iter::empty()).unwrap();
+    store
+        .restore(&PayloadCut::default(), std::iter::empty(), std::iter::empty())
+        .unwrap();
     assert_eq!(store.read(LaneId(0), Offset(0), Offset(9), 99).unwrap(), []);
-    assert_eq!(store.compact().unwrap().files_removed, 1);
+    assert!(store.compact().unwrap().files_removed > 0);
     assert!(vfs.list(Path::new(DIR)).unwrap().is_empty());
 }
 
@@ -110,17 +134,25 @@ fn nothing_is_given_up_before_the_restore() {
 fn full_disk_stops_an_evacuation_without_harm() {
     let mut world = World::new(OPTIONS);
     for step in 0..40u8 {
-        world.run(Op::Push { lane: step % 2, sizes: vec![200, 300] }).unwrap();
+        world
+            .run(Op::Push {
+                lane: step % 2,
+                sizes: vec![200, 300],
+            })
+            .unwrap();
     }
     world.checkpoint(true).unwrap();
     world.vfs.set_disk_bytes(Some(world.vfs.used_bytes() + 1000));
     let error = world.evacuate(false).unwrap_err();
-    assert!(matches!(&error, PayloadError::File(file) if file.is_full()), "{error}");
+    assert!(
+        matches!(&error, PayloadError::File(file) if file.is_full()),
+        "{error}"
+    );
     world.check();
-    assert!(world.vfs.list(Path::new(DIR)).unwrap().is_empty());
+    assert_eq!(world.vfs.list(Path::new(DIR)).unwrap(), Vec::<String>::new());
     world.vfs.set_disk_bytes(None);
     world.evacuate(false).unwrap();
-    assert_eq!(world.store.stats().backlog_files, 1);
+    assert!(world.store.stats().backlog_files > 0);
     world.check();
 }
 
@@ -128,7 +160,12 @@ fn full_disk_stops_an_evacuation_without_harm() {
 fn failed_sync_stops_an_evacuation_without_harm() {
     let mut world = World::new(OPTIONS);
     for step in 0..40u8 {
-        world.run(Op::Push { lane: step % 2, sizes: vec![200, 300] }).unwrap();
+        world
+            .run(Op::Push {
+                lane: step % 2,
+                sizes: vec![200, 300],
+            })
+            .unwrap();
     }
     world.checkpoint(true).unwrap();
     world.vfs.fail_sync_at(world.vfs.syncs());

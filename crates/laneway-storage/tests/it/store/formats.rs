@@ -26,7 +26,12 @@ fn file(vfs: &SimVfs, dir: &str, ending: &str) -> Vec<u8> {
 fn world() -> World {
     let mut world = World::new(OPTIONS);
     for step in 0..70u8 {
-        world.run(Op::Push { lane: step % 3, sizes: vec![40, 0, u16::from(step) * 5] }).unwrap();
+        world
+            .run(Op::Push {
+                lane: step % 3,
+                sizes: vec![40, 0, u16::from(step) * 5],
+            })
+            .unwrap();
     }
     world.run(Op::Pin { lane: 1, ahead: 1 }).unwrap();
     world.run(Op::Trim { lane: 1, count: 4 }).unwrap();
@@ -43,7 +48,8 @@ fn backlog_file() -> Vec<u8> {
 fn checkpoint_files() -> (Vec<u8>, Vec<u8>) {
     let vfs = SimVfs::new();
     let dir = "/c";
-    let (store, _) = CheckpointStore::open(Arc::new(vfs.clone()), PathBuf::from(dir), PartitionId(3)).unwrap();
+    let (store, _) =
+        CheckpointStore::open(Arc::new(vfs.clone()), PathBuf::from(dir), PartitionId(3)).unwrap();
     let world = world();
     let mut writer = store.begin(true).unwrap();
     writer.row(b"first", Some(b"one")).unwrap();
@@ -51,14 +57,25 @@ fn checkpoint_files() -> (Vec<u8>, Vec<u8>) {
     writer.row(b"empty", Some(b"")).unwrap();
     writer.payload_cut(&world.store.cut()).unwrap();
     let dedup = vec![DedupFileName(4), DedupFileName(9)];
-    writer.finish((70, 2, 0x0001_0000_0000_0007), Bytes::from_static(b"members"), dedup).unwrap();
+    writer
+        .finish(
+            (70, 2, 0x0001_0000_0000_0007),
+            Bytes::from_static(b"members"),
+            dedup,
+        )
+        .unwrap();
     (file(&vfs, dir, ".checkpoint"), file(&vfs, dir, "manifest"))
 }
 
 fn dedup_file() -> Vec<u8> {
     let vfs = SimVfs::new();
-    let store =
-        DedupStore::open(Arc::new(vfs.clone()), PathBuf::from("/d"), DedupOptions::default(), &[]).unwrap();
+    let store = DedupStore::open(
+        Arc::new(vfs.clone()),
+        PathBuf::from("/d"),
+        DedupOptions::default(),
+        &[],
+    )
+    .unwrap();
     for number in 0..200u64 {
         let key = DedupStore::key(QueueId(3), "lane", &format!("t-{number}"));
         store.insert(key, Offset(number), WallTime(1_700_000_000_000_000 + number), 60);
@@ -111,7 +128,10 @@ fn read_all(bytes: &[u8]) -> [bool; 4] {
 fn every_changed_bit_is_noticed() {
     let (checkpoint, manifest) = checkpoint_files();
     let step = |bytes: &[u8]| (bytes.len() / 1500).max(1);
-    for (reader, bytes) in [backlog_file(), checkpoint, manifest, dedup_file()].into_iter().enumerate() {
+    for (reader, bytes) in [backlog_file(), checkpoint, manifest, dedup_file()]
+        .into_iter()
+        .enumerate()
+    {
         assert!(read_all(&bytes)[reader]);
         for at in (0..bytes.len()).step_by(step(&bytes)) {
             let mut changed = bytes.clone();

@@ -44,13 +44,29 @@ impl Feeder {
         (tail..tail + count).for_each(|offset| push_frame(&mut body, "id", &payload(lane, offset)));
         let bytes = body.len() as u32 - 4;
         let (done, answer) = callback();
-        let entry = WalEntry { index: self.index, term: 1, leader: 1, kind: 1, body: body.freeze() };
+        let entry = WalEntry {
+            index: self.index,
+            term: 1,
+            leader: 1,
+            kind: 1,
+            body: body.freeze(),
+        };
         self.wal.append(P, vec![entry], done);
         self.writer.step();
         assert!(answer.is_ok());
         let location = self.wal.locate(P, self.index).unwrap();
-        let block = WalBlock { segment: location.segment, at: location.body_at + 4, bytes };
-        self.store.stored(LaneId(lane), Offset(tail), count as u32, WallTime(self.index), block);
+        let block = WalBlock {
+            segment: location.segment,
+            at: location.body_at + 4,
+            bytes,
+        };
+        self.store.stored(
+            LaneId(lane),
+            Offset(tail),
+            count as u32,
+            WallTime(self.index),
+            block,
+        );
         self.index += 1;
         bounds.tail.store(tail + count, Ordering::SeqCst);
     }
@@ -74,12 +90,18 @@ fn read_until(stop: &AtomicBool, store: &PayloadStore, bounds: &[Bounds]) -> u64
         for (lane, bounds) in bounds.iter().enumerate() {
             let from = bounds.head.load(Ordering::SeqCst);
             let tail = bounds.tail.load(Ordering::SeqCst);
-            let found = store.read(LaneId(lane as u64), Offset(from), Offset(tail), u64::MAX).unwrap();
+            let found = store
+                .read(LaneId(lane as u64), Offset(from), Offset(tail), u64::MAX)
+                .unwrap();
             let head = bounds.head.load(Ordering::SeqCst);
             for message in &found {
                 assert_eq!(message.payload, payload(lane as u64, message.offset.0));
             }
-            let alive: Vec<u64> = found.iter().map(|message| message.offset.0).filter(|o| *o >= head).collect();
+            let alive: Vec<u64> = found
+                .iter()
+                .map(|message| message.offset.0)
+                .filter(|o| *o >= head)
+                .collect();
             assert_eq!(alive, (head..tail).collect::<Vec<_>>(), "lane {lane}");
             read += found.len() as u64;
         }
@@ -89,12 +111,21 @@ fn read_until(stop: &AtomicBool, store: &PayloadStore, bounds: &[Bounds]) -> u64
 
 fn race(options: PayloadOptions) {
     let vfs = SimVfs::new();
-    let wal_options = WalOptions { segment_bytes: 16 * 1024, segments_max: 3, tail_cache_bytes: 0 };
+    let wal_options = WalOptions {
+        segment_bytes: 16 * 1024,
+        segments_max: 3,
+        tail_cache_bytes: 0,
+    };
     let arc = || Arc::new(vfs.clone());
     let (wal, writer, _) = Wal::open_stepped(arc(), PathBuf::from("/wal"), wal_options).unwrap();
     let rows = Arc::new(VfsRowStore::open(arc(), Path::new("/rows")).unwrap());
     let store = PayloadStore::open(arc(), wal.clone(), rows, PathBuf::from("/backlog"), P, options).unwrap();
-    let mut feeder = Feeder { wal, writer, store: store.clone(), index: 0 };
+    let mut feeder = Feeder {
+        wal,
+        writer,
+        store: store.clone(),
+        index: 0,
+    };
     let bounds: Arc<Vec<Bounds>> = Arc::new((0..LANES).map(|_| Bounds::default()).collect());
     let stop = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..3)

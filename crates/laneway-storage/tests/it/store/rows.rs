@@ -46,7 +46,9 @@ fn check_against_a_map(store: &dyn RowStore) {
             assert_eq!(store.range(&one, &other, 5).unwrap(), expected);
             let expected = if one <= other {
                 let within = (Bound::Included(one.clone()), Bound::Included(other.clone()));
-                map.range(within).next_back().map(|(key, value)| (key.clone(), value.clone()))
+                map.range(within)
+                    .next_back()
+                    .map(|(key, value)| (key.clone(), value.clone()))
             } else {
                 None
             };
@@ -61,7 +63,9 @@ fn check_against_a_map(store: &dyn RowStore) {
     store.clear().unwrap();
     assert!(store.generation() > generation);
     assert!(store.range(&[], &[0xff], 1).unwrap().is_empty());
-    store.put_batch(&[(b"again".to_vec(), Some(b"1".to_vec()))]).unwrap();
+    store
+        .put_batch(&[(b"again".to_vec(), Some(b"1".to_vec()))])
+        .unwrap();
     assert_eq!(store.get(b"again").unwrap(), Some(b"1".to_vec()));
 }
 

@@ -1,0 +1,25 @@
+//! Laneway under fault and under load: real processes, killed, measured and judged.
+//!
+//! Three commands of the binary `chaos`: [`kill9`] kills a broker in mid-work and judges the history of its clients with the
+//! oracle of `laneway-sim`; [`backlog`] weighs the disk, memory and restart time of large backlogs; [`load`] measures
+//! throughput and latency.
+//!
+//! **Invariants.** Everything is bounded in time and count, talks to loopback only, writes only below the directory it was
+//! given, and ends only processes that it started. Requests and answers are written from the wire contract and share no
+//! type with the broker.
+
+pub mod api;
+pub mod backlog;
+pub mod disk;
+pub mod http;
+pub mod kill9;
+pub mod load;
+pub mod payload;
+pub mod peer;
+pub mod recorder;
+pub mod server;
+pub mod stats;
+pub mod sync_rate;
+
+#[cfg(test)]
+mod fake;

@@ -1,0 +1,228 @@
+//! The command line. Exit codes: 0 all checks passed, 1 one failed or the run could not be done, 2 wrong usage.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use chaos_tests::stats::say;
+use chaos_tests::{backlog, kill9, load};
+use clap::{Args, Parser, Subcommand};
+
+/// Worker threads of the generator in `kill9` and `backlog`.
+const THREADS: usize = 2;
+
+/// Laneway under fault and under load: starts, kills and measures real processes on loopback.
+#[derive(Debug, Parser)]
+#[command(name = "chaos", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Kills a broker under load, drains it, judges the history of its clients.
+    Kill9(Kill9Args),
+    /// Weighs disk, memory and restart of an unread backlog, a stuck lane and very many lanes.
+    Backlog(BacklogArgs),
+    /// Measures throughput and latency of pushes and of push, pop and ack.
+    Load(LoadArgs),
+    /// Judges a history again.
+    Judge {
+        /// A `history.jsonl`.
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// The `laneway` binary, a release build.
+    #[arg(long, default_value = "target/release/laneway")]
+    binary: PathBuf,
+    /// Where data, logs and histories go: a new folder below it, removed after success. Must be on the disk in question.
+    #[arg(long, value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+    /// Keep that folder also after success.
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Debug, Args)]
+struct Kill9Args {
+    #[command(flatten)]
+    common: Common,
+    /// Kills.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// The load runs for up to so long before each kill.
+    #[arg(long, default_value_t = 4.0)]
+    seconds_per_round: f64,
+    /// Of the clients' choices and the moments of the kills [default: a random one, printed].
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+struct BacklogArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Factor on all counts of messages and lanes.
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// WAL segments of 64 MiB that the broker may hold (`wal_segments_max`).
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    wal_segments: u64,
+}
+
+#[derive(Debug, Args)]
+struct LoadArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Runs of each workload.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Seconds before the measured window.
+    #[arg(long, default_value_t = 1.5)]
+    warm_up: f64,
+    /// Seconds of the measured window.
+    #[arg(long, default_value_t = 6.0)]
+    window: f64,
+    /// Lanes of each run's queue.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    lanes: u32,
+    /// Send a transaction id with each message, as the published clients do.
+    #[arg(long)]
+    transaction_ids: bool,
+    /// Only the workloads whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Worker threads of the generator.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    generator_threads: u8,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            say(format_args!("FAILED: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<bool> {
+    match cli.command {
+        Command::Kill9(args) => run_kill9(args),
+        Command::Backlog(args) => run_backlog(&args),
+        Command::Load(args) => run_load(args),
+        Command::Judge { file } => {
+            let judgement = kill9::judge(&file)?;
+            judgement.print();
+            Ok(judgement.passed())
+        }
+    }
+}
+
+fn run_kill9(args: Kill9Args) -> anyhow::Result<bool> {
+    seconds(args.seconds_per_round)?;
+    let seed = args.seed.unwrap_or_else(rand::random);
+    say(format_args!(
+        "kill9 --rounds {} --seconds-per-round {} --seed {seed}",
+        args.rounds, args.seconds_per_round
+    ));
+    in_folder(&args.common, |dir, binary| {
+        let options = kill9::Options {
+            binary,
+            rounds: args.rounds,
+            seconds_per_round: args.seconds_per_round,
+            seed,
+            dir: dir.to_owned(),
+        };
+        let report = runtime(THREADS)?.block_on(kill9::run(&options))?;
+        report.print();
+        Ok(report.passed())
+    })
+}
+
+fn run_backlog(args: &BacklogArgs) -> anyhow::Result<bool> {
+    backlog::check_scale(args.scale)?;
+    in_folder(&args.common, |dir, binary| {
+        let options = backlog::Options {
+            binary,
+            scale: args.scale,
+            wal_pool_bytes: args.wal_segments << 26,
+            dir: dir.to_owned(),
+        };
+        runtime(THREADS)?.block_on(backlog::run(&options))
+    })
+}
+
+fn run_load(args: LoadArgs) -> anyhow::Result<bool> {
+    let (warm_up, window) = (seconds(args.warm_up)?, seconds(args.window)?);
+    in_folder(&args.common, |dir, binary| {
+        let options = load::Options {
+            binary,
+            runs: args.runs,
+            warm_up,
+            window,
+            lanes: args.lanes,
+            transaction_ids: args.transaction_ids,
+            only: args.only,
+            dir: dir.to_owned(),
+        };
+        runtime(args.generator_threads.into())?.block_on(load::run(&options))?;
+        Ok(true)
+    })
+}
+
+/// Runs in a new folder; after a failure, and with `--keep`, it stays and is named.
+fn in_folder(
+    common: &Common,
+    work: impl FnOnce(&Path, PathBuf) -> anyhow::Result<bool>,
+) -> anyhow::Result<bool> {
+    let parent = common.work_dir.clone().unwrap_or_else(std::env::temp_dir);
+    let folder = tempfile::Builder::new()
+        .prefix("laneway-chaos-")
+        .tempdir_in(&parent);
+    let mut folder = folder.with_context(|| format!("cannot make a folder in {}", parent.display()))?;
+    let binary = common
+        .binary
+        .canonicalize()
+        .with_context(|| format!("no binary {}", common.binary.display()))?;
+    let outcome = work(folder.path(), binary);
+    if common.keep || !matches!(outcome, Ok(true)) {
+        folder.disable_cleanup(true);
+        say(format_args!("kept: {}", folder.path().display()));
+    }
+    outcome
+}
+
+fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+}
+
+fn seconds(value: f64) -> anyhow::Result<Duration> {
+    ensure!(
+        value.is_finite() && (0.1..=3600.0).contains(&value),
+        "seconds must be from 0.1 to 3600"
+    );
+    Ok(Duration::from_secs_f64(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

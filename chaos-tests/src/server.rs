@@ -1,0 +1,217 @@
+//! One `laneway` process: started, waited for, measured, killed. Only ever this process is ended, by its handle.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rand::Rng;
+
+use crate::http::{Call, Connection};
+
+/// Ports tried for the broker: below the range from which the kernel takes outgoing ports, so that a client which
+/// connects while the broker is down cannot meet itself.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// Between two looks at `/readyz`.
+const READY_POLL: Duration = Duration::from_millis(5);
+
+/// How to start a broker, the same way each time.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The `laneway` binary.
+    pub binary: PathBuf,
+    /// Data directory.
+    pub data: PathBuf,
+    /// Standard output and error are appended here.
+    pub log: PathBuf,
+    /// Port on 127.0.0.1.
+    pub port: u16,
+    /// Further arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl ServerOptions {
+    /// A broker with data and log under `dir`, on a free port.
+    pub fn under(dir: &Path, binary: PathBuf) -> anyhow::Result<Self> {
+        let (data, log) = (dir.join("data"), dir.join("server.log"));
+        Ok(Self {
+            binary,
+            data,
+            log,
+            port: free_port()?,
+            arguments: Vec::new(),
+        })
+    }
+
+    /// `host:port`.
+    pub fn authority(&self) -> Arc<str> {
+        format!("127.0.0.1:{}", self.port).into()
+    }
+}
+
+/// CPU time and memory of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// User and system seconds since its start.
+    pub cpu_seconds: f64,
+    /// Resident bytes now.
+    pub rss_bytes: u64,
+    /// Most resident bytes so far.
+    pub rss_bytes_peak: u64,
+}
+
+/// A running broker; dropped, it is killed.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    authority: Arc<str>,
+    started: Instant,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts the process; it may not be ready yet.
+    pub fn start(options: &ServerOptions) -> anyhow::Result<Self> {
+        let log = OpenOptions::new().create(true).append(true).open(&options.log)?;
+        let started = Instant::now();
+        let child = Command::new(&options.binary)
+            .arg("dev")
+            .arg("--data")
+            .arg(&options.data)
+            .arg("--listen")
+            .arg(&*options.authority())
+            .args(&options.arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {}", options.binary.display()))?;
+        Ok(Self {
+            child,
+            authority: options.authority(),
+            started,
+            log: options.log.clone(),
+        })
+    }
+
+    /// Waits until `/readyz` says 200; gives the time since the start of the process.
+    pub async fn ready(&mut self, within: Duration) -> anyhow::Result<Duration> {
+        let mut connection = Connection::new(Arc::clone(&self.authority));
+        loop {
+            if let Ok(answer) = connection
+                .call(Call::get("/readyz", Duration::from_secs(1)))
+                .await
+                && answer.status == 200
+            {
+                return Ok(self.started.elapsed());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!(
+                    "the broker ended with {status} before it was ready:\n{}",
+                    self.log_tail()
+                );
+            }
+            if self.started.elapsed() > within {
+                bail!("the broker was not ready within {within:?}:\n{}", self.log_tail());
+            }
+            tokio::time::sleep(READY_POLL).await;
+        }
+    }
+
+    /// `host:port`.
+    pub fn authority(&self) -> Arc<str> {
+        Arc::clone(&self.authority)
+    }
+
+    /// SIGKILL, then waits for the end. Errors if the process had ended by itself: it should not have.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the broker ended by itself with {status}:\n{}", self.log_tail());
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// What the process has used, from `/proc`.
+    pub fn usage(&self) -> anyhow::Result<Usage> {
+        process_usage(self.child.id())
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        const LINES: usize = 30;
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LINES)..].join("\n")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ended_already = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// CPU time and memory of process `id`.
+pub fn process_usage(id: u32) -> anyhow::Result<Usage> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+    let ticks = cpu_ticks(&stat).context("unexpected form of /proc/ID/stat")?;
+    let per_second = crate::stats::float(rustix::param::clock_ticks_per_second());
+    Ok(Usage {
+        cpu_seconds: crate::stats::float(ticks) / per_second,
+        rss_bytes: status_bytes(&status, "VmRSS:").unwrap_or(0),
+        rss_bytes_peak: status_bytes(&status, "VmHWM:").unwrap_or(0),
+    })
+}
+
+/// Fields 14 and 15 of `/proc/ID/stat`, counted after the name, which may hold spaces.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(user + system)
+}
+
+fn status_bytes(status: &str, key: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    const TRIES: usize = 100;
+    for _ in 0..TRIES {
+        let port = rand::rng().random_range(PORTS);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("found no free port in {PORTS:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_and_memory_are_read_from_proc() {
+        let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 150 0 0 20 0 8 0 1 1 1";
+        assert_eq!(cpu_ticks(stat), Some(400));
+        assert_eq!(cpu_ticks("nothing"), None);
+        assert_eq!(
+            status_bytes("Name:\tx\nVmRSS:\t  2048 kB\n", "VmRSS:"),
+            Some(2048 * 1024)
+        );
+        let own = process_usage(std::process::id()).unwrap();
+        assert!(own.rss_bytes > 0 && own.rss_bytes_peak >= own.rss_bytes);
+    }
+}

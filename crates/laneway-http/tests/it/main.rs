@@ -1,0 +1,15 @@
+//! The gateway over real sockets, in front of a real node in a temporary directory.
+
+mod ack;
+mod admin;
+mod bad_input;
+mod broker;
+mod client;
+mod configure;
+mod connections;
+mod names;
+mod pop;
+mod push;
+mod redrive;
+mod resources;
+mod waiting;

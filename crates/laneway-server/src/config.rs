@@ -1,0 +1,358 @@
+//! Configuration: two TOML files, read once, checked once, passed as an argument.
+//!
+//! [`RawCluster`] and [`RawNode`] are the files as written; [`Config`] is what they mean, with every range proven.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use laneway_core::settings::GroupStart;
+use laneway_http::HttpOptions;
+use laneway_node::{NAMES_BYTES_MAX, NodeLimits, NodeOptions, PARTITIONS_MAX, RaftOptions, StorageOptions};
+
+pub use raw::{
+    RawCluster, RawClusterLimits, RawGroupStart, RawHttp, RawNode, RawNodeLimits, RawRaft, RawStorage,
+};
+
+mod raw;
+
+/// Where a node listens unless told otherwise.
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:6632";
+
+/// Where a node keeps its data unless told otherwise.
+pub const DATA_DIR_DEFAULT: &str = "laneway-data";
+
+/// Longest name of a cluster, in bytes.
+const CLUSTER_NAME_BYTES_MAX: usize = 64;
+
+/// Largest configuration file read, in bytes.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Smallest WAL segment, in bytes.
+const WAL_SEGMENT_BYTES_MIN: u64 = 1024 * 1024;
+
+/// Longest transaction id that fits a stored frame, in bytes.
+const TRANSACTION_ID_BYTES_MAX: u64 = 65_535;
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The node.
+    pub node: NodeOptions,
+    /// Its gateway.
+    pub http: HttpOptions,
+}
+
+/// Why a configuration is refused. Each message is one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file cannot be read.
+    #[error("{}: {source}: give the path of a readable TOML file", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A file is no configuration.
+    #[error("{}:{line}: {message}: correct the line, docs/configuration.md lists every key", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What the parser says.
+        message: String,
+    },
+    /// A value is out of its range.
+    #[error("{}: {key} = {value}: it must be {wanted}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Dotted key.
+        key: &'static str,
+        /// As given.
+        value: String,
+        /// The range.
+        wanted: String,
+    },
+}
+
+impl Config {
+    /// Reads a node's file and the cluster file that it names.
+    pub fn load(node_file: &Path) -> Result<Self, ConfigError> {
+        let raw_node = parse_node(node_file, &read(node_file)?)?;
+        let folder = node_file.parent().unwrap_or_else(|| Path::new(""));
+        let cluster_file = folder.join(&raw_node.cluster_file);
+        let raw_cluster = parse_cluster(&cluster_file, &read(&cluster_file)?)?;
+        Self::check(&raw_cluster, &cluster_file, &raw_node, node_file)
+    }
+
+    /// Proves every range. The paths are for messages and for paths relative to the node's file.
+    pub fn check(
+        raw_cluster: &RawCluster,
+        cluster_file: &Path,
+        raw_node: &RawNode,
+        node_file: &Path,
+    ) -> Result<Self, ConfigError> {
+        check_cluster(raw_cluster, &Checker { path: cluster_file })?;
+        let checker = Checker { path: node_file };
+        check_node(raw_node, &checker)?;
+        let Ok(listen) = raw_node.listen.parse() else {
+            return Err(checker.refusal(
+                "listen",
+                &raw_node.listen,
+                "an IP address and a port, such as 127.0.0.1:6632",
+            ));
+        };
+        let folder = node_file.parent().unwrap_or_else(|| Path::new(""));
+        let node = NodeOptions {
+            data_dir: folder.join(&raw_node.data_dir),
+            node: raw_node.node,
+            cluster: raw_cluster.name.clone(),
+            partitions: raw_cluster.partitions,
+            limits: limits(&raw_cluster.limits, &raw_node.limits),
+            storage: storage(&raw_node.storage),
+            raft: raft(&raw_cluster.raft),
+        };
+        Ok(Self {
+            listen,
+            node,
+            http: http(&raw_node.http),
+        })
+    }
+
+    /// A one-node configuration with every default. `partitions` 0 takes those of an existing data directory.
+    pub fn dev(data_dir: PathBuf, partitions: u16, listen: SocketAddr) -> Self {
+        let mut node = NodeOptions::new(data_dir);
+        node.partitions = partitions;
+        Self {
+            listen,
+            node,
+            http: HttpOptions::default(),
+        }
+    }
+}
+
+/// Reads the text of a node's file.
+pub fn parse_node(path: &Path, text: &str) -> Result<RawNode, ConfigError> {
+    toml::from_str(text).map_err(|error| parse_error(path, text, &error))
+}
+
+/// Reads the text of a cluster file.
+pub fn parse_cluster(path: &Path, text: &str) -> Result<RawCluster, ConfigError> {
+    toml::from_str(text).map_err(|error| parse_error(path, text, &error))
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let refused = |source| ConfigError::Read {
+        path: path.to_path_buf(),
+        source,
+    };
+    if fs::metadata(path).map_err(refused)?.len() > FILE_BYTES_MAX {
+        return Err(refused(std::io::Error::other("it is over 1 MiB")));
+    }
+    fs::read_to_string(path).map_err(refused)
+}
+
+fn parse_error(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
+    let line = before.matches('\n').count() + 1;
+    let message = error.message().lines().collect::<Vec<_>>().join(", ");
+    ConfigError::Parse {
+        path: path.to_path_buf(),
+        line,
+        message,
+    }
+}
+
+fn check_cluster(raw: &RawCluster, checker: &Checker<'_>) -> Result<(), ConfigError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if raw.name.is_empty() || raw.name.len() > CLUSTER_NAME_BYTES_MAX || !raw.name.chars().all(plain) {
+        return Err(checker.refusal(
+            "name",
+            &raw.name,
+            "1 to 64 letters, digits, dots, underscores or hyphens",
+        ));
+    }
+    checker.within("partitions", raw.partitions.into(), 1, PARTITIONS_MAX.into())?;
+    let limits = &raw.limits;
+    checker.at_least("limits.lanes_max", limits.lanes_max.into(), 1)?;
+    checker.at_least("limits.queues_max", limits.queues_max.into(), 1)?;
+    checker.at_least("limits.groups_max", limits.groups_max.into(), 1)?;
+    checker.at_least("limits.kept_answers_max", limits.kept_answers_max.into(), 1)?;
+    checker.at_least("limits.kept_answer_ms", limits.kept_answer_ms, 1)?;
+    checker.within(
+        "limits.names_bytes_max",
+        count(limits.names_bytes_max),
+        1,
+        count(NAMES_BYTES_MAX),
+    )?;
+    let transaction_id_bytes_max = count(limits.transaction_id_bytes_max);
+    checker.within(
+        "limits.transaction_id_bytes_max",
+        transaction_id_bytes_max,
+        36,
+        TRANSACTION_ID_BYTES_MAX,
+    )?;
+    let timing = &raw.raft;
+    checker.at_least("raft.heartbeat_ms", timing.heartbeat_ms, 1)?;
+    checker.at_least(
+        "raft.election_ms_min",
+        timing.election_ms_min,
+        timing.heartbeat_ms.saturating_mul(2),
+    )?;
+    checker.at_least(
+        "raft.election_ms_max",
+        timing.election_ms_max,
+        timing.election_ms_min.saturating_add(1),
+    )
+}
+
+fn check_node(raw: &RawNode, checker: &Checker<'_>) -> Result<(), ConfigError> {
+    checker.at_least("node", raw.node.into(), 1)?;
+    let limits = &raw.limits;
+    checker.at_least("limits.commands_max", limits.commands_max.into(), 1)?;
+    checker.at_least(
+        "limits.in_flight_bytes_max",
+        limits.in_flight_bytes_max.into(),
+        limits.entry_bytes_max.into(),
+    )?;
+    checker.at_least(
+        "limits.entries_in_flight_max",
+        limits.entries_in_flight_max.into(),
+        1,
+    )?;
+    checker.at_least("limits.entry_bytes_max", limits.entry_bytes_max.into(), 1)?;
+    checker.at_least("limits.pop_bytes_max", limits.pop_bytes_max, 1)?;
+    checker.at_least("limits.pop_messages_max", limits.pop_messages_max.into(), 1)?;
+    checker.at_least("limits.resolve_scan_max", limits.resolve_scan_max.into(), 1)?;
+    checker.at_least("limits.leader_wait_ms", limits.leader_wait_ms, 1)?;
+    checker.at_least("limits.outcome_wait_ms", limits.outcome_wait_ms, 1)?;
+    let storage = &raw.storage;
+    checker.at_least(
+        "storage.wal_segment_bytes",
+        storage.wal_segment_bytes,
+        WAL_SEGMENT_BYTES_MIN,
+    )?;
+    checker.at_least("storage.wal_segments_max", storage.wal_segments_max.into(), 2)?;
+    checker.at_least("storage.checkpoint_ms_max", storage.checkpoint_ms_max, 1)?;
+    checker.at_least("storage.runs_in_memory_max", count(storage.runs_in_memory_max), 1)?;
+    checker.at_least(
+        "storage.dedup_rows_in_memory_max",
+        storage.dedup_rows_in_memory_max,
+        1,
+    )?;
+    let http = &raw.http;
+    checker.at_least("http.body_bytes_max", count(http.body_bytes_max), 1)?;
+    checker.at_least(
+        "http.bodies_bytes_max",
+        count(http.bodies_bytes_max),
+        count(http.body_bytes_max),
+    )?;
+    checker.at_least("http.connections_max", count(http.connections_max), 1)?;
+    checker.at_least("http.head_read_timeout_ms", http.head_read_timeout_ms, 1)?;
+    checker.at_least("http.body_read_timeout_ms", http.body_read_timeout_ms, 1)
+}
+
+fn count(value: usize) -> u64 {
+    u64::try_from(value).expect("usize is at most 64 bits")
+}
+
+fn limits(cluster: &RawClusterLimits, node: &RawNodeLimits) -> NodeLimits {
+    NodeLimits {
+        commands_max: node.commands_max,
+        in_flight_bytes_max: node.in_flight_bytes_max,
+        entries_in_flight_max: node.entries_in_flight_max,
+        entry_bytes_max: node.entry_bytes_max,
+        parked_pops_max: node.parked_pops_max,
+        lanes_max: cluster.lanes_max,
+        queues_max: cluster.queues_max,
+        groups_max: cluster.groups_max,
+        kept_answers_max: cluster.kept_answers_max,
+        kept_answer_ms: cluster.kept_answer_ms,
+        pop_bytes_max: node.pop_bytes_max,
+        pop_messages_max: node.pop_messages_max,
+        resolve_scan_max: node.resolve_scan_max,
+        span_cache_messages_max: node.span_cache_messages_max,
+        dedup_bytes_max: node.dedup_bytes_max,
+        disk_free_bytes_min: node.disk_free_bytes_min,
+        leader_wait_ms: node.leader_wait_ms,
+        outcome_wait_ms: node.outcome_wait_ms,
+        names_bytes_max: cluster.names_bytes_max,
+        transaction_id_bytes_max: cluster.transaction_id_bytes_max,
+    }
+}
+
+fn storage(raw: &RawStorage) -> StorageOptions {
+    StorageOptions {
+        wal_segment_bytes: raw.wal_segment_bytes,
+        wal_segments_max: raw.wal_segments_max,
+        tail_cache_bytes: raw.tail_cache_bytes,
+        checkpoint_ms_max: raw.checkpoint_ms_max,
+        runs_in_memory_max: raw.runs_in_memory_max,
+        dedup_rows_in_memory_max: raw.dedup_rows_in_memory_max,
+    }
+}
+
+fn raft(raw: &RawRaft) -> RaftOptions {
+    RaftOptions {
+        heartbeat_ms: raw.heartbeat_ms,
+        election_ms_min: raw.election_ms_min,
+        election_ms_max: raw.election_ms_max,
+    }
+}
+
+fn http(raw: &RawHttp) -> HttpOptions {
+    HttpOptions {
+        body_bytes_max: raw.body_bytes_max,
+        bodies_bytes_max: raw.bodies_bytes_max,
+        connections_max: raw.connections_max,
+        head_read_timeout: Duration::from_millis(raw.head_read_timeout_ms),
+        body_read_timeout: Duration::from_millis(raw.body_read_timeout_ms),
+        shutdown_timeout: Duration::from_millis(raw.shutdown_timeout_ms),
+        group_start_default: match raw.group_start_default {
+            RawGroupStart::New => GroupStart::Registration,
+            RawGroupStart::All => GroupStart::Beginning,
+        },
+    }
+}
+
+/// Refuses values of one file.
+struct Checker<'a> {
+    path: &'a Path,
+}
+
+impl Checker<'_> {
+    fn at_least(&self, key: &'static str, value: u64, min: u64) -> Result<(), ConfigError> {
+        if value >= min {
+            Ok(())
+        } else {
+            Err(self.refusal(key, value, format_args!("at least {min}")))
+        }
+    }
+
+    fn within(&self, key: &'static str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {
+        let fits = (min..=max).contains(&value);
+        if fits {
+            Ok(())
+        } else {
+            Err(self.refusal(key, value, format_args!("from {min} to {max}")))
+        }
+    }
+
+    fn refusal(&self, key: &'static str, value: impl ToString, wanted: impl ToString) -> ConfigError {
+        ConfigError::Value {
+            path: self.path.to_path_buf(),
+            key,
+            value: value.to_string(),
+            wanted: wanted.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

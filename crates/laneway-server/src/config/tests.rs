@@ -1,0 +1,177 @@
+use super::*;
+
+#[track_caller]
+fn check(cluster: &str, node: &str, wanted: Result<(), &str>) {
+    let path = Path::new("x.toml");
+    let result = parse_cluster(path, cluster).and_then(|cluster| {
+        parse_node(path, node).and_then(|node| Config::check(&cluster, path, &node, path))
+    });
+    match (result, wanted) {
+        (Ok(_), Ok(())) => {}
+        (Err(error), Err(text)) => {
+            let message = error.to_string();
+            assert!(message.contains(text), "{message}");
+            assert!(!message.contains('\n'), "{message}");
+        }
+        (result, wanted) => panic!("{result:?}, wanted {wanted:?}"),
+    }
+}
+
+#[test]
+fn empty_files_mean_the_defaults() {
+    check("", "", Ok(()));
+}
+
+#[test]
+fn unknown_keys_are_refused_by_name_and_line() {
+    check(
+        "",
+        "node = 1\nlisten_port = 6632\n",
+        Err("x.toml:2: unknown field `listen_port`"),
+    );
+    check(
+        "[limits]\nlanes = 1\n",
+        "",
+        Err("x.toml:2: unknown field `lanes`"),
+    );
+    check(
+        "",
+        "[storage]\nwal_segments = 3\n",
+        Err("unknown field `wal_segments`"),
+    );
+    check("", "[nodes]\n", Err("unknown field `nodes`"));
+}
+
+#[test]
+fn wrong_types_are_refused() {
+    check("partitions = \"four\"", "", Err("x.toml:1: invalid type"));
+    check("partitions = -1", "", Err("x.toml:1: invalid value"));
+    check("partitions = 99999999999999999999", "", Err("x.toml:1: "));
+    check("", "node = 1.5", Err("x.toml:1: invalid type"));
+    check("", "node = ", Err("x.toml:1: "));
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    check(
+        "partitions = 0",
+        "",
+        Err("partitions = 0: it must be from 1 to 1024"),
+    );
+    check(
+        "name = \"a b\"",
+        "",
+        Err("name = a b: it must be 1 to 64 letters"),
+    );
+    check(
+        "[raft]\nelection_ms_min = 60",
+        "",
+        Err("raft.election_ms_min = 60: it must be at least 100"),
+    );
+    check(
+        "[raft]\nelection_ms_max = 150",
+        "",
+        Err("raft.election_ms_max = 150: it must be at least 151"),
+    );
+    check("", "node = 0", Err("node = 0"));
+    check(
+        "",
+        "listen = \"localhost\"",
+        Err("listen = localhost: it must be an IP address and a port"),
+    );
+    check(
+        "",
+        "[storage]\nwal_segment_bytes = 4096",
+        Err("storage.wal_segment_bytes = 4096: it must be at least 1048576"),
+    );
+    check(
+        "",
+        "[http]\ngroup_start_default = \"old\"",
+        Err("x.toml:2: unknown variant `old`"),
+    );
+    check(
+        "",
+        "[http]\nbody_bytes_max = 0",
+        Err("http.body_bytes_max = 0: it must be at least 1"),
+    );
+}
+
+#[test]
+fn paths_are_relative_to_the_node_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let node_file = dir.path().join("node-1.toml");
+    fs::write(&node_file, "cluster_file = \"c.toml\"\ndata_dir = \"data/1\"\n").unwrap();
+    let missing = Config::load(&node_file).unwrap_err().to_string();
+    assert!(missing.contains("c.toml"), "{missing}");
+    fs::write(dir.path().join("c.toml"), "name = \"here\"\npartitions = 2\n").unwrap();
+    let config = Config::load(&node_file).unwrap();
+    assert_eq!(config.node.data_dir, dir.path().join("data/1"));
+    assert_eq!(
+        (config.node.cluster.as_str(), config.node.partitions),
+        ("here", 2)
+    );
+}
+
+#[test]
+fn shipped_files_are_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cluster-config");
+    Config::load(&folder.join("node-1.toml")).unwrap();
+}
+
+/// `Default: …` of each key's comment is what the key really defaults to.
+#[test]
+fn documented_defaults_are_the_defaults() {
+    let cluster = toml::Value::try_from(RawCluster::default()).unwrap();
+    let node = toml::Value::try_from(RawNode::default()).unwrap();
+    let structs = [
+        ("RawCluster", &cluster),
+        ("RawClusterLimits", &cluster["limits"]),
+        ("RawRaft", &cluster["raft"]),
+        ("RawNode", &node),
+        ("RawNodeLimits", &node["limits"]),
+        ("RawStorage", &node["storage"]),
+        ("RawHttp", &node["http"]),
+    ];
+    let mut keys = 0;
+    for (name, values) in structs {
+        for (key, default) in documented(name) {
+            assert_eq!(values[&key].to_string(), default, "{name}.{key}");
+            keys += 1;
+        }
+    }
+    let leaves = |value: &toml::Value| {
+        value
+            .as_table()
+            .unwrap()
+            .values()
+            .filter(|v| !v.is_table())
+            .count()
+    };
+    assert_eq!(
+        keys,
+        structs.iter().map(|(_, values)| leaves(values)).sum::<usize>(),
+        "a key has no `Default:`"
+    );
+}
+
+/// The keys of a struct of raw.rs with the defaults that their comments name.
+fn documented(name: &str) -> Vec<(String, String)> {
+    let source = include_str!("raw.rs");
+    let body = source
+        .split_once(&format!("pub struct {name} {{"))
+        .unwrap()
+        .1
+        .split_once("\n}")
+        .unwrap()
+        .0;
+    let mut found = Vec::new();
+    let mut default = None;
+    for line in body.lines().map(str::trim) {
+        if let Some((_, rest)) = line.split_once("Default: `") {
+            default = Some(rest.split_once('`').unwrap().0.to_owned());
+        } else if let (Some(key), Some(default)) = (line.strip_prefix("pub "), default.take()) {
+            found.push((key.split_once(':').unwrap().0.to_owned(), default));
+        }
+    }
+    found
+}

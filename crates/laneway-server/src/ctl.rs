@@ -1,0 +1,357 @@
+//! `laneway ctl`: asks a running node and prints for people, or with `--json` what the node answered.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use laneway_client::wire::{
+    DeadLetterList, DeleteDeadLettersResponse, DigestResponse, QueueDetail, QueueList, ReplayResponse,
+    StatusResponse,
+};
+use laneway_client::{Client, DeadLetter, DeadLetterQuery};
+use serde::Serialize;
+
+use table::Table;
+
+mod table;
+
+/// Node asked unless told otherwise.
+const URL_DEFAULT: &str = "http://127.0.0.1:6632";
+
+/// Arguments of `laneway ctl`.
+#[derive(Debug, Args)]
+pub struct CtlArgs {
+    /// Address of the node.
+    #[arg(long, global = true, default_value = URL_DEFAULT)]
+    url: String,
+    /// Print the node's answer as JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CtlCommand {
+    /// Shows the node, its partitions and its storage.
+    Status,
+    /// Queues.
+    #[command(subcommand)]
+    Queue(QueueCommand),
+    /// Dead letters.
+    #[command(subcommand)]
+    Dlq(DlqCommand),
+    /// For finding faults.
+    #[command(subcommand)]
+    Debug(DebugCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum QueueCommand {
+    /// Lists queues with their counters.
+    List,
+    /// Shows one queue with its lanes.
+    Get {
+        /// Queue name.
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum DlqCommand {
+    /// Lists dead letters, newest first.
+    List {
+        /// Only of this queue.
+        #[arg(long)]
+        queue: Option<String>,
+        /// Only of this consumer group.
+        #[arg(long)]
+        group: Option<String>,
+        /// Most rows.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
+    /// Puts a dead letter back at its lane's tail and removes its row, in one step.
+    Retry(RetryArgs),
+    /// Deletes the dead letters of a message.
+    Delete {
+        /// Lane id, as `dlq list` shows it.
+        lane: String,
+        /// Transaction id.
+        transaction: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct RetryArgs {
+    /// Lane id, as `dlq list` shows it.
+    #[arg(required_unless_present = "id", requires = "transaction")]
+    lane: Option<String>,
+    /// Transaction id: its newest dead letter.
+    transaction: Option<String>,
+    /// Row id instead.
+    #[arg(long, conflicts_with = "lane")]
+    id: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum DebugCommand {
+    /// Shows the state digest of each group at its applied index.
+    Digest,
+}
+
+/// Carries out one command.
+///
+/// Errors: one line that says what the node refused or why it could not be asked.
+pub fn run(args: CtlArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let text = runtime
+        .context("cannot start the runtime")?
+        .block_on(answer(&args))?;
+    io::stdout().write_all(text.as_bytes()).context("cannot print")
+}
+
+async fn answer(args: &CtlArgs) -> Result<String> {
+    let client = Client::new(&args.url)?;
+    let json = args.json;
+    match &args.command {
+        CtlCommand::Status => shown(json, &client.status().await?, status),
+        CtlCommand::Queue(QueueCommand::List) => shown(json, &client.queues().await?, queues),
+        CtlCommand::Queue(QueueCommand::Get { name }) => shown(json, &client.queue(name).await?, queue),
+        CtlCommand::Dlq(DlqCommand::List { queue, group, limit }) => {
+            let query = DeadLetterQuery {
+                queue: queue.clone(),
+                group: group.clone(),
+                limit: Some(*limit),
+                skip: 0,
+            };
+            shown(json, &client.dead_letters(&query).await?, dead_letters)
+        }
+        CtlCommand::Dlq(DlqCommand::Retry(which)) => {
+            shown(json, &client.replay(&which.dead_letter()?).await?, replayed)
+        }
+        CtlCommand::Dlq(DlqCommand::Delete { lane, transaction }) => shown(
+            json,
+            &client.delete_dead_letters(lane, transaction).await?,
+            deleted,
+        ),
+        CtlCommand::Debug(DebugCommand::Digest) => shown(json, &client.digest().await?, digests),
+    }
+}
+
+impl RetryArgs {
+    fn dead_letter(&self) -> Result<DeadLetter> {
+        match (&self.id, &self.lane, &self.transaction) {
+            (Some(id), _, _) => Ok(DeadLetter::Row(id.clone())),
+            (None, Some(lane), Some(transaction)) => Ok(DeadLetter::Message {
+                lane_id: lane.clone(),
+                transaction_id: transaction.clone(),
+            }),
+            _ => bail!("give LANE and TRANSACTION, or --id"),
+        }
+    }
+}
+
+/// The answer as JSON, or as `text` makes it.
+fn shown<T: Serialize>(json: bool, answer: &T, text: impl Fn(&T) -> String) -> Result<String> {
+    if json {
+        Ok(serde_json::to_string_pretty(answer)? + "\n")
+    } else {
+        Ok(text(answer))
+    }
+}
+
+fn status(status: &StatusResponse) -> String {
+    let mut text = String::new();
+    let ready = if status.ready { "ready" } else { "not ready" };
+    let StatusResponse {
+        version,
+        node,
+        cluster_id,
+        uptime_seconds,
+        data_dir,
+        ..
+    } = status;
+    let _ = writeln!(
+        text,
+        "laneway {version}, node {node} of cluster {cluster_id}: {ready}, up {uptime_seconds:.0} s"
+    );
+    for reason in &status.reasons {
+        let _ = writeln!(text, "  {reason}");
+    }
+    let low = if status.disk_low {
+        ", pushes are refused"
+    } else {
+        ""
+    };
+    let _ = writeln!(
+        text,
+        "data in {data_dir}, {} MiB free{low}",
+        mib(status.disk_free_bytes)
+    );
+    let storage = &status.storage;
+    let (backlog, live) = (mib(storage.backlog_bytes), mib(storage.backlog_live_bytes));
+    let (wal, dedup, checkpoint) = (
+        mib(storage.wal_bytes),
+        mib(storage.dedup_bytes),
+        mib(storage.checkpoint_bytes),
+    );
+    let _ = writeln!(
+        text,
+        "MiB: wal {wal}, backlog {backlog} ({live} live), dedup {dedup}, checkpoints {checkpoint}"
+    );
+    let _ = writeln!(
+        text,
+        "pops that wait: {}, wal syncs: {}\n",
+        status.parked_pops, storage.wal_syncs
+    );
+    let mut table = Table::new([
+        "PARTITION",
+        "TERM",
+        "LEADER",
+        "LAST",
+        "COMMITTED",
+        "APPLIED",
+        "CHECKPOINT",
+        "STATE",
+    ]);
+    for group in &status.groups {
+        let state = group
+            .stopped
+            .clone()
+            .unwrap_or_else(|| if group.leads { "leads" } else { "follows" }.to_owned());
+        table.row([
+            group.partition.clone(),
+            group.term.to_string(),
+            group
+                .leader
+                .map_or_else(|| "-".to_owned(), |leader| leader.to_string()),
+            group.last_index.to_string(),
+            group.commit_index.to_string(),
+            group.applied_index.to_string(),
+            group.checkpoint_index.to_string(),
+            state,
+        ]);
+    }
+    text + &table.to_string()
+}
+
+fn queues(list: &QueueList<'_>) -> String {
+    let mut table = Table::new([
+        "QUEUE",
+        "LANES",
+        "MESSAGES",
+        "PENDING",
+        "PROCESSING",
+        "COMPLETED",
+        "DEAD",
+        "KIB",
+    ]);
+    for queue in &list.queues {
+        let counts = &queue.messages;
+        table.row([
+            queue.name.to_string(),
+            queue.partitions.to_string(),
+            counts.total.to_string(),
+            counts.pending.to_string(),
+            counts.processing.to_string(),
+            counts.completed.to_string(),
+            counts.dead_letter.to_string(),
+            (queue.retained_bytes / 1024).to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn queue(queue: &QueueDetail<'_>) -> String {
+    let options = serde_json::to_string(&queue.options).unwrap_or_default();
+    let mut table = Table::new([
+        "LANE",
+        "ID",
+        "MESSAGES",
+        "PENDING",
+        "PROCESSING",
+        "COMPLETED",
+        "DEAD",
+    ]);
+    for lane in &queue.partitions {
+        let stats = &lane.stats;
+        table.row([
+            lane.name.to_string(),
+            lane.id.clone(),
+            stats.total.to_string(),
+            stats.pending.to_string(),
+            stats.processing.to_string(),
+            stats.completed.to_string(),
+            stats.dead_letter.to_string(),
+        ]);
+    }
+    format!(
+        "{} ({}), made {}\noptions {options}\n\n{table}",
+        queue.name, queue.id, queue.created_at
+    )
+}
+
+fn dead_letters(list: &DeadLetterList<'_>) -> String {
+    let mut table = Table::new([
+        "ID",
+        "QUEUE",
+        "LANE",
+        "LANE ID",
+        "GROUP",
+        "TRANSACTION",
+        "RETRIES",
+        "FAILED AT",
+        "REASON",
+    ]);
+    for row in &list.messages {
+        table.row([
+            row.id.clone(),
+            row.queue.to_string(),
+            row.partition.to_string(),
+            row.partition_id.clone(),
+            row.consumer_group.to_string(),
+            row.transaction_id.to_string(),
+            row.retry_count.to_string(),
+            row.failed_at.clone(),
+            row.error_message.to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn replayed(replayed: &ReplayResponse<'_>) -> String {
+    let ReplayResponse {
+        queue,
+        partition,
+        original_transaction_id,
+        replayed_as,
+        ..
+    } = replayed;
+    let (transaction, offset) = (&replayed_as.transaction_id, replayed_as.offset);
+    format!("{original_transaction_id} is back in {queue}/{partition} as {transaction} at offset {offset}\n")
+}
+
+fn deleted(deleted: &DeleteDeadLettersResponse<'_>) -> String {
+    format!(
+        "deleted {} dead letter(s) of {}\n",
+        deleted.deleted, deleted.transaction_id
+    )
+}
+
+fn digests(response: &DigestResponse) -> String {
+    let mut table = Table::new(["PARTITION", "APPLIED", "DIGEST"]);
+    for group in &response.groups {
+        table.row([
+            group.partition.clone(),
+            group.applied_index.to_string(),
+            group.digest.clone(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes / (1024 * 1024)
+}

@@ -1,0 +1,123 @@
+//! `laneway ctl` against a running node.
+
+use laneway_client::wire::AckStatus;
+use laneway_client::{Ack, Client, Pop, Push};
+
+use crate::broker::{Broker, output};
+
+#[track_caller]
+fn ctl(broker: &Broker, args: &[&str]) -> String {
+    let output = output(&[&["ctl", "--url", &broker.url], args].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn json(broker: &Broker, args: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&ctl(broker, &[args, &["--json"]].concat())).unwrap()
+}
+
+/// Pushes one message and dead-letters it.
+async fn dead_letter(broker: &Broker, queue: &str, transaction_id: &str) {
+    let client = Client::new(&broker.url).unwrap();
+    client
+        .push(&[Push::new(queue, &"payload")
+            .unwrap()
+            .transaction_id(transaction_id)])
+        .await
+        .unwrap();
+    let popped = client.pop(&Pop::new(queue)).await.unwrap().unwrap();
+    let ack = Ack::of(&popped.messages[0], AckStatus::DeadLetter).because("no good");
+    assert!(client.ack(&[ack]).await.unwrap()[0].dlq);
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_replayed_and_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&dir.path().join("data"));
+    for transaction_id in ["t1", "t2", "t3"] {
+        dead_letter(&broker, "q", transaction_id).await;
+    }
+    let text = ctl(&broker, &["dlq", "list", "--queue", "q"]);
+    assert_eq!(text.lines().count(), 4, "{text}");
+    assert!(text.contains("no good") && text.contains("t1"), "{text}");
+    let rows = json(&broker, &["dlq", "list", "--limit", "3"]);
+    let row = |transaction_id: &str| {
+        let rows = rows["messages"].as_array().unwrap();
+        rows.iter()
+            .find(|row| row["transactionId"] == transaction_id)
+            .unwrap()
+            .clone()
+    };
+    let lane = row("t1")["partitionId"].as_str().unwrap().to_owned();
+    assert!(ctl(&broker, &["dlq", "retry", &lane, "t1"]).contains("t1 is back in q/Default"));
+    assert!(
+        ctl(
+            &broker,
+            &["dlq", "retry", "--id", row("t2")["id"].as_str().unwrap()]
+        )
+        .contains("t2 is back")
+    );
+    assert_eq!(
+        ctl(&broker, &["dlq", "delete", &lane, "t3"]),
+        "deleted 1 dead letter(s) of t3\n"
+    );
+    assert_eq!(
+        json(&broker, &["dlq", "list"])["messages"]
+            .as_array()
+            .unwrap()
+            .len(),
+        0
+    );
+    let again = output(&["ctl", "--url", &broker.url, "dlq", "delete", &lane, "t3"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8(again.stderr).unwrap().contains("404"));
+    broker.stop();
+}
+
+#[tokio::test]
+async fn node_and_queues_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&dir.path().join("data"));
+    let client = Client::new(&broker.url).unwrap();
+    client
+        .push(&[
+            Push::new("orders", &1).unwrap().lane("eu"),
+            Push::new("orders", &2).unwrap(),
+        ])
+        .await
+        .unwrap();
+    let status = ctl(&broker, &["status"]);
+    assert!(
+        status.contains("ready") && status.contains("catalog") && status.contains("leads"),
+        "{status}"
+    );
+    assert_eq!(json(&broker, &["status"])["groups"].as_array().unwrap().len(), 5);
+    let queues = ctl(&broker, &["queue", "list"]);
+    assert!(
+        queues.lines().nth(1).unwrap().starts_with("orders  2"),
+        "{queues}"
+    );
+    let queue = ctl(&broker, &["queue", "get", "orders"]);
+    assert!(queue.contains("eu") && queue.contains("Default"), "{queue}");
+    assert_eq!(json(&broker, &["queue", "get", "orders"])["totals"]["pending"], 2);
+    let digests = json(&broker, &["debug", "digest"]);
+    assert_eq!(digests["groups"].as_array().unwrap().len(), 5);
+    assert_eq!(ctl(&broker, &["debug", "digest"]).lines().count(), 6);
+    broker.stop();
+}
+
+#[test]
+fn unreachable_node_and_bad_address_fail_with_one_line() {
+    for (url, wanted) in [
+        ("http://127.0.0.1:1", "cannot connect"),
+        ("ftp://x", "no address such as"),
+        ("x", "no address"),
+    ] {
+        let output = output(&["ctl", "--url", url, "status"]);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(wanted) && stderr.lines().count() == 1, "{stderr}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Stopping, killing, starting again.
+
+use std::time::Duration;
+
+use laneway_client::wire::{AckStatus, ConfigureRequest, Given, Int, PushStatus, QueueOptionsPatch, Text};
+use laneway_client::{Ack, Client, DeadLetterQuery, Pop, Push, Start};
+
+use crate::broker::Broker;
+
+/// A stop signal must have ended the process by then, also with requests that wait.
+const STOP_MAX: Duration = Duration::from_secs(8);
+
+fn push(queue: &str, n: u32) -> Push {
+    Push::new(queue, &n)
+        .unwrap()
+        .transaction_id(&format!("t{n}"))
+        .lane(&format!("lane-{}", n % 3))
+}
+
+fn pop(queue: &str, group: &str) -> Pop {
+    Pop {
+        group: Some(group.to_owned()),
+        start: Some(Start::All),
+        lanes_max: Some(64),
+        ..Pop::new(queue)
+    }
+}
+
+#[tokio::test]
+async fn messages_leases_and_dead_letters_survive_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let broker = Broker::start(&data);
+    let client = Client::new(&broker.url).unwrap();
+    let options = QueueOptionsPatch {
+        retry_limit: Given::Value(Int(0)),
+        ..Default::default()
+    };
+    client
+        .configure(&ConfigureRequest {
+            queue: Text::from("q"),
+            options,
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+    let pushed = client
+        .push(&(0..9).map(|n| push("q", n)).collect::<Vec<_>>())
+        .await
+        .unwrap();
+    assert!(pushed.iter().all(|one| one.status == PushStatus::Queued));
+    // One lane is leased and left so, the head of another goes to the dead-letter store, the third is worked off.
+    let leased = client
+        .pop(&Pop {
+            lane: Some("lane-0".to_owned()),
+            ..pop("q", "g")
+        })
+        .await
+        .unwrap()
+        .unwrap();
+    let failing = client
+        .pop(&Pop {
+            lane: Some("lane-1".to_owned()),
+            ..pop("q", "g")
+        })
+        .await
+        .unwrap()
+        .unwrap();
+    let failed = client
+        .ack(&[Ack::of(&failing.messages[0], AckStatus::Failed).because("no")])
+        .await
+        .unwrap();
+    assert!(failed[0].success && failed[0].dlq);
+    let done = client
+        .pop(&Pop {
+            lane: Some("lane-2".to_owned()),
+            ..pop("q", "g")
+        })
+        .await
+        .unwrap()
+        .unwrap();
+    let acks: Vec<Ack> = done
+        .messages
+        .iter()
+        .map(|message| Ack::of(message, AckStatus::Completed))
+        .collect();
+    assert!(client.ack(&acks).await.unwrap().iter().all(|one| one.success));
+    broker.kill();
+
+    let broker = Broker::start(&data);
+    let client = Client::new(&broker.url).unwrap();
+    let rest = client.pop(&pop("q", "g")).await.unwrap().unwrap();
+    let numbers: Vec<&str> = rest.messages.iter().map(|message| message.data.get()).collect();
+    assert_eq!(
+        numbers,
+        ["4", "7"],
+        "the leased lane stays leased, what was settled stays so"
+    );
+    let acked = client
+        .ack(&[Ack::of(&leased.messages[2], AckStatus::Completed)])
+        .await
+        .unwrap();
+    assert!(acked[0].success && acked[0].lease_released, "{acked:?}");
+    let repeated = client
+        .push(&(0..9).map(|n| push("q", n)).collect::<Vec<_>>())
+        .await
+        .unwrap();
+    assert!(
+        repeated.iter().all(|one| one.status == PushStatus::Duplicate),
+        "{repeated:?}"
+    );
+    assert_eq!(
+        repeated.iter().map(|one| one.offset).collect::<Vec<_>>(),
+        pushed.iter().map(|one| one.offset).collect::<Vec<_>>()
+    );
+    let dead = client
+        .dead_letters(&DeadLetterQuery::default())
+        .await
+        .unwrap()
+        .messages;
+    assert_eq!(dead.len(), 1);
+    assert_eq!((dead[0].data.get(), &*dead[0].error_message), ("1", "no"));
+    broker.stop();
+}
+
+#[tokio::test]
+async fn stop_signal_answers_waiting_pops_and_ends_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&dir.path().join("data"));
+    let client = Client::new(&broker.url).unwrap();
+    let waiting = Pop {
+        wait: Some(Duration::from_secs(60)),
+        ..Pop::new("q")
+    };
+    let popping = tokio::spawn({
+        let client = client.clone();
+        async move { client.pop(&waiting).await }
+    });
+    while client.status().await.unwrap().parked_pops == 0 {
+        tokio::task::yield_now().await;
+    }
+    let stopping = tokio::task::spawn_blocking(move || broker.stop());
+    assert!(stopping.await.unwrap() < STOP_MAX);
+    let answer = popping.await.unwrap();
+    assert!(!matches!(answer, Ok(Some(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn start_says_once_what_it_is_and_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    for _ in 0..2 {
+        let broker = Broker::start(&data);
+        let starts = broker.logged("laneway starts");
+        assert_eq!(starts.len(), 1);
+        assert_eq!(starts[0]["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(starts[0]["data_dir"], data.to_str().unwrap());
+        assert_eq!(broker.logged("listening").len(), 1);
+        let recovered = broker.logged("recovered");
+        assert_eq!(recovered.len(), 1, "{recovered:?}");
+        broker.stop();
+    }
+}
