@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -75,10 +76,13 @@ fn run_blocks(blocks: &[Block], folder: &Path) -> Result<Vec<Output>> {
     fs::write(&script, script_text(blocks))?;
     let errors = fs::File::create(folder.join("stderr.log"))?;
     let output_path: PathBuf = folder.join("stdout.log");
+    let mut path = write_cargo(folder)?.into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut shell = Command::new("bash")
         .arg(&script)
         .current_dir(folder)
-        .env("REPOSITORY", repo::root())
+        .env("PATH", path)
         .env("CARGO_TARGET_DIR", repo::target_dir())
         .stdin(Stdio::null())
         .stdout(fs::File::create(&output_path)?)
@@ -91,16 +95,29 @@ fn run_blocks(blocks: &[Block], folder: &Path) -> Result<Vec<Output>> {
 }
 
 fn script_text(blocks: &[Block]) -> String {
-    // The commands run in a folder of their own: there `cargo run` needs to be told where the manifest is, and `cd` back.
-    let mut text = String::from(
-        "cargo() { command cargo \"$1\" --manifest-path \"$REPOSITORY/Cargo.toml\" \"${@:2}\"; }\n\
-         trap 'kill -9 $(jobs -p) 2>/dev/null' EXIT\n",
-    );
+    let mut text = String::from("trap 'kill -9 $(jobs -p) 2>/dev/null' EXIT\n");
     for block in blocks {
         text.push_str(&block.commands);
-        text.push_str(&format!("\necho; echo '{MARK}' $?\n"));
+        text.push_str(&format!("\ncode=$?; echo; echo '{MARK}' $code\n"));
     }
     text
+}
+
+/// A `cargo` for the blocks: they run outside of the repository, so it is told where the manifest is. A program, not a shell
+/// function, so that `$!` is the broker.
+fn write_cargo(folder: &Path) -> Result<PathBuf> {
+    let bin = folder.join("bin");
+    fs::create_dir_all(&bin)?;
+    let cargo = repo::cargo().get_program().to_string_lossy().into_owned();
+    let manifest = repo::root().join("Cargo.toml");
+    let text = format!(
+        "#!/bin/sh\ntask=$1\nshift\nexec '{cargo}' \"$task\" --manifest-path '{}' \"$@\"\n",
+        manifest.display()
+    );
+    let path = bin.join("cargo");
+    fs::write(&path, text)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(bin)
 }
 
 fn split(text: &str) -> Vec<Output> {

@@ -220,14 +220,14 @@ impl Round {
         context: &ReplicaContext,
     ) -> Result<u64, RoundError> {
         let (store, _) = CheckpointStore::open(Arc::clone(&context.vfs), context.dir.clone(), partition.id)?;
-        let full = store.wants_full() || self.full_wanted.get(&partition.id).copied().unwrap_or(true);
+        let full = store.wants_full() || self.full_wanted.get(&partition.id).copied().unwrap_or(false);
         let (to, parts) = mpsc::channel();
         let stores = partition.stores().map_err(|_| RoundError::NoActor)?;
         if !partition.cast(PartitionMsg::BeginCheckpoint { full, to }) {
             return Err(RoundError::NoActor);
         }
         let write = || {
-            let CheckpointPart::Cut { applied, membership, payloads, dedup } = next(&parts)? else {
+            let CheckpointPart::Cut { applied, membership, payloads, dedup, dedup_from } = next(&parts)? else {
                 return Err(RoundError::NoActor);
             };
             let mut writer = store.begin(full)?;
@@ -242,6 +242,7 @@ impl Round {
                 }
             }
             writer.payload_cut(&payloads)?;
+            stores.dedup.expire(dedup_from);
             let dedup_files = stores.dedup.write(dedup)?;
             let manifest = writer.finish(position(applied), membership, dedup_files)?;
             stores.dedup.remove_unlisted(&manifest.dedup)?;
@@ -268,7 +269,7 @@ impl Round {
     ) -> Result<u64, RoundError> {
         let id = PartitionId::CATALOG;
         let (store, _) = CheckpointStore::open(Arc::clone(&context.vfs), context.dir.clone(), id)?;
-        let full = store.wants_full() || self.full_wanted.get(&id).copied().unwrap_or(true);
+        let full = store.wants_full() || self.full_wanted.get(&id).copied().unwrap_or(false);
         let (to, parts) = mpsc::channel();
         if !catalog.cast(CatalogMsg::BeginCheckpoint { full, to }) {
             return Err(RoundError::NoActor);

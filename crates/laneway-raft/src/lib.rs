@@ -17,7 +17,7 @@
 //! # Absent on purpose
 //!
 //! No snapshot by count or size, no clock-based reads, no retry of a proposal (its owner knows whether a repeat is harmless).
-//! Connections to peers are not built yet: see [`mod@network`].
+//! Connections to peers are not built yet: the module `network` is where they go.
 
 mod format;
 mod fsm;

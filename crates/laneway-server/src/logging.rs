@@ -11,8 +11,8 @@ use tracing_subscriber::EnvFilter;
 /// Environment variable of the filter, such as `laneway_node=debug,info`.
 pub const FILTER_VARIABLE: &str = "LANEWAY_LOG";
 
-/// Without it: our own state changes, and what others warn of.
-const FILTER_DEFAULT: &str = "info,openraft=warn,sled=warn,ractor=warn";
+/// Without it: our own state changes, and what others warn of; but openraft warns of races that it then handles itself.
+const FILTER_DEFAULT: &str = "info,openraft=error,sled=warn,ractor=warn";
 
 /// Form of the log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -60,7 +60,7 @@ pub struct Counts {
     pub items_dead_lettered: u64,
     /// Dead letters replayed.
     pub replayed: u64,
-    /// (lane, group)s whose retry counter could not be followed to the end, as the order of two claims is not known.
+    /// (lane, group)s whose retry counter could not be followed: acks were accepted under a lease that no answer showed.
     pub retry_counters_unjudged: u64,
 }
 

@@ -212,7 +212,8 @@ impl fmt::Debug for PayloadStore {
 }
 
 impl PayloadStore {
-    /// Opens the store of `partition` in `dir`, which is made if missing and belongs to it.
+    /// Opens the store of `partition` in `dir`, which is made if missing and belongs to it: no other store may work on
+    /// it at the same time.
     ///
     /// Interrupted and replaced files are deleted. If complete ones are found, [`PayloadStore::restore`] must be called
     /// before anything else. `rows` is shared by all partitions of the node; rows of this partition in it are dropped.

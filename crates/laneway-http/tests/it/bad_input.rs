@@ -23,19 +23,28 @@ async fn busy_broker() -> Broker {
     broker
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_bodies_change_nothing() {
+/// Posts each body, expects its refusal, and that none changed anything.
+async fn check_bodies(cases: &[(&str, &str, u16, &str)]) {
     let broker = busy_broker().await;
     let before = broker.state().await;
-    let long = "x".repeat(412);
+    for (route, body, status, code) in cases {
+        broker
+            .request("POST", &format!("/api/v1/{route}"), body)
+            .await
+            .expect_error(*status, code);
+    }
+    assert_eq!(broker.state().await, before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_pushes_change_nothing() {
     let depth = "[".repeat(100_000);
-    let long_name = format!(r#"{{"items":[{{"queue":"{long}","payload":1}}]}}"#);
-    let long_group = format!(r#"{{"transactionId":"t0","partitionId":"1","consumerGroup":"{long}"}}"#);
-    for (route, body, status, code) in [
+    let long_name = format!(r#"{{"items":[{{"queue":"{}","payload":1}}]}}"#, "x".repeat(412));
+    check_bodies(&[
         ("push", "{", 400, "bad_body"),
         ("push", "", 400, "bad_body"),
         ("push", "nonsense", 400, "bad_body"),
-        ("push", depth.as_str(), 400, "bad_body"),
+        ("push", &depth, 400, "bad_body"),
         ("push", r#"{"items":{}}"#, 400, "bad_body"),
         ("push", r#"{"items":[{"payload":1}]}"#, 400, "bad_body"),
         ("push", r#"{"items":[{"queue":"q"}]}"#, 400, "bad_body"),
@@ -59,6 +68,17 @@ async fn bad_bodies_change_nothing() {
         ),
         ("push", &long_name, 413, "name_too_long"),
         ("push", "QPB1\u{0}\u{1}", 400, "bad_body"),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_acks_change_nothing() {
+    let long_group = format!(
+        r#"{{"transactionId":"t0","partitionId":"1","consumerGroup":"{}"}}"#,
+        "x".repeat(412)
+    );
+    check_bodies(&[
         ("ack", "{}", 400, "bad_body"),
         ("ack", "[]", 400, "bad_body"),
         ("ack", r#"{"transactionId":"t0"}"#, 400, "bad_body"),
@@ -78,6 +98,34 @@ async fn bad_bodies_change_nothing() {
         ("ack/batch", "{}", 400, "bad_body"),
         ("ack/batch", r#"{"acknowledgments":{}}"#, 400, "bad_body"),
         ("ack/batch", r#"{"acknowledgments":[{}]}"#, 400, "bad_body"),
+        (
+            "lease/019fb305-4c95-7000-8400-000000000007/extend",
+            r#"{"seconds":9e18}"#,
+            400,
+            "bad_request",
+        ),
+        (
+            "lease/019fb305-4c95-7000-8400-000000000007/extend",
+            r#"{"seconds":0}"#,
+            400,
+            "bad_request",
+        ),
+        (
+            "lease/019fb305-4c95-7000-8400-000000000007/extend",
+            r#"{"seconds":"5"}"#,
+            400,
+            "bad_body",
+        ),
+        ("dlq/1/replay", "[1", 400, "bad_body"),
+        ("dlq/1/replay", r#"{"queue":""}"#, 400, "bad_request"),
+        ("dlq/1/replay", r#"{"queue":"other"}"#, 400, "not_supported"),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_settings_change_nothing() {
+    check_bodies(&[
         ("configure", "{}", 400, "bad_body"),
         (
             "configure",
@@ -121,43 +169,38 @@ async fn bad_bodies_change_nothing() {
             400,
             "bad_request",
         ),
-        (
-            "lease/019fb305-4c95-7000-8400-000000000007/extend",
-            r#"{"seconds":9e18}"#,
-            400,
-            "bad_request",
-        ),
-        (
-            "lease/019fb305-4c95-7000-8400-000000000007/extend",
-            r#"{"seconds":0}"#,
-            400,
-            "bad_request",
-        ),
-        (
-            "lease/019fb305-4c95-7000-8400-000000000007/extend",
-            r#"{"seconds":"5"}"#,
-            400,
-            "bad_body",
-        ),
-        ("dlq/1/replay", "[1", 400, "bad_body"),
-        ("dlq/1/replay", r#"{"queue":""}"#, 400, "bad_request"),
-        ("dlq/1/replay", r#"{"queue":"other"}"#, 400, "not_supported"),
-    ] {
-        broker
-            .request("POST", &format!("/api/v1/{route}"), body)
+    ])
+    .await;
+}
+
+/// Asks each target, expects its refusal, and that none changed anything.
+async fn check_targets(cases: &[(&str, &str, u16, &str)]) {
+    let broker = busy_broker().await;
+    let before = broker.state().await;
+    for (method, target, status, code) in cases {
+        let answer = broker
+            .request(method, &format!("/api/v1/{target}"), "")
             .await
-            .expect_error(status, code);
+            .expect_error(*status, code);
+        if target.starts_with("pop/") && matches!(status, 400 | 413) {
+            let body = answer.json();
+            assert_eq!(
+                (&body["success"], &body["messages"]),
+                (&json!(false), &json!([])),
+                "{target}"
+            );
+        }
+        if *code == "no_such_route" {
+            assert_eq!(answer.json()["path"], format!("/api/v1/{target}"));
+        }
     }
     assert_eq!(broker.state().await, before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_paths_and_parameters_change_nothing() {
-    let broker = busy_broker().await;
-    let before = broker.state().await;
-    let long = "x".repeat(412);
-    let long_pop = format!("pop/queue/{long}");
-    for (method, target, status, code) in [
+async fn bad_paths_change_nothing() {
+    let long_pop = format!("pop/queue/{}", "x".repeat(412));
+    check_targets(&[
         ("GET", "nowhere", 404, "no_such_route"),
         ("GET", "", 404, "no_such_route"),
         ("GET", "pop/queue/q/partition/p/more", 404, "no_such_route"),
@@ -172,6 +215,18 @@ async fn bad_paths_and_parameters_change_nothing() {
         ("GET", "pop/queue/a%2", 400, "bad_request"),
         ("GET", "pop/queue/%FF", 400, "bad_request"),
         ("GET", "pop/queue/a%00b", 400, "bad_request"),
+        ("GET", &long_pop, 413, "name_too_long"),
+        ("DELETE", "resources/queues/%00", 400, "bad_request"),
+        ("GET", "messages/1/%", 400, "bad_request"),
+        ("DELETE", "messages/x/y", 404, "not_found"),
+        ("POST", "messages/x/y/retry", 404, "not_found"),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_parameters_change_nothing() {
+    check_targets(&[
         ("GET", "pop/queue/q?consumerGroup=%C3%28", 400, "bad_request"),
         ("GET", "pop/queue/q?consumerGroup=a%0Ab", 400, "bad_request"),
         ("GET", "pop/queue/q?leaseSeconds=9e18", 400, "bad_request"),
@@ -204,31 +259,11 @@ async fn bad_paths_and_parameters_change_nothing() {
             400,
             "not_supported",
         ),
-        ("GET", &long_pop, 413, "name_too_long"),
         ("GET", "dlq?limit=0", 400, "bad_request"),
         ("GET", "dlq?limit=x", 400, "bad_request"),
         ("GET", "dlq?offset=-1", 400, "bad_request"),
-        ("DELETE", "resources/queues/%00", 400, "bad_request"),
-        ("GET", "messages/1/%", 400, "bad_request"),
-        ("DELETE", "messages/x/y", 404, "not_found"),
-        ("POST", "messages/x/y/retry", 404, "not_found"),
-    ] {
-        let answer = broker
-            .request(method, &format!("/api/v1/{target}"), "")
-            .await
-            .expect_error(status, code);
-        if target.starts_with("pop/") && matches!(status, 400 | 413) {
-            assert_eq!(
-                (&answer.json()["success"], &answer.json()["messages"]),
-                (&json!(false), &json!([])),
-                "{target}"
-            );
-        }
-        if code == "no_such_route" {
-            assert_eq!(answer.json()["path"], format!("/api/v1/{target}"));
-        }
-    }
-    assert_eq!(broker.state().await, before);
+    ])
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

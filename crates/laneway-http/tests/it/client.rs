@@ -134,13 +134,10 @@ impl Client {
     }
 
     async fn read_more(&mut self) -> bool {
-        let mut buffer = [0; 16 * 1024];
-        let read = timeout(PATIENCE, self.stream.read(&mut buffer))
+        let read = timeout(PATIENCE, self.stream.read_buf(&mut self.unread))
             .await
             .expect("no answer in time");
-        let Ok(read) = read else { return false };
-        self.unread.extend_from_slice(&buffer[..read]);
-        read > 0
+        read.is_ok_and(|bytes| bytes > 0)
     }
 }
 

@@ -80,7 +80,7 @@ async fn lapsed_lease_redelivers_its_whole_span_uncharged() {
         .await
         .expect(200);
     broker.push_numbers("q", "p", 0..3).await;
-    let first = broker.pop("q", "batch=3&leaseSeconds=1").await;
+    let first = broker.pop("q", "batch=3&leaseSeconds=5").await;
     for _ in 0..6 {
         assert_eq!(broker.pop("q", "").await, Value::Null);
     }

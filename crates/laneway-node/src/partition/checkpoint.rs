@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 
 use bytes::Bytes;
 use laneway_core::rows::{Row, RowKey};
+use laneway_core::time::WallTime;
 use laneway_raft::CheckpointName;
 use laneway_storage::dedup::FrozenDedup;
 use laneway_storage::payload::PayloadCut;
@@ -17,7 +18,14 @@ const ROWS_PER_STEP: usize = 4_000;
 /// A part of a checkpoint on its way to the file.
 pub(crate) enum CheckpointPart {
     /// First: where it is cut, and what else belongs to it.
-    Cut { applied: LogPosition, membership: Bytes, payloads: PayloadCut, dedup: FrozenDedup },
+    Cut {
+        applied: LogPosition,
+        membership: Bytes,
+        payloads: PayloadCut,
+        dedup: FrozenDedup,
+        /// No queue's dedup window reaches further back.
+        dedup_from: WallTime,
+    },
     /// Rows as of the cut; `done` with the last ones.
     Rows { rows: Vec<(RowKey, Option<Row>)>, done: bool },
 }
@@ -36,12 +44,19 @@ impl Running {
             membership: self.membership.clone(),
             payloads: self.stores.payloads.cut(),
             dedup: self.stores.dedup.freeze(),
+            dedup_from: self.dedup_from(),
         };
         if to.send(cut).is_ok() {
             self.rows_wanted = Some(to);
         } else {
             self.machine.abandon_checkpoint();
         }
+    }
+
+    fn dedup_from(&self) -> WallTime {
+        let rows = self.machine.queue_ids().filter_map(|queue| self.machine.queue(queue));
+        let seconds = rows.map(|row| row.settings.dedup_window_seconds).max().unwrap_or(0);
+        WallTime(self.machine.stamps().wall.0.saturating_sub(seconds.saturating_mul(1_000_000)))
     }
 
     pub(super) fn checkpoint_step(&mut self) {

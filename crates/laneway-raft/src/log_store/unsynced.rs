@@ -241,3 +241,100 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn count(len: usize) -> u64 {
     u64::try_from(len).expect("a length fits u64")
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use laneway_storage::vfs::SimVfs;
+    use laneway_storage::wal::WalOptions;
+    use openraft::RaftTypeConfig;
+    use openraft::async_runtime::{AsyncRuntime, Oneshot};
+
+    use super::*;
+
+    type Runtime = <Types as RaftTypeConfig>::AsyncRuntime;
+
+    const PARTITION: PartitionId = PartitionId(3);
+
+    fn entries(indexes: Range<u64>, term: u64) -> Vec<WalEntry> {
+        let body = Bytes::from(vec![b'.'; 6_000]);
+        indexes
+            .map(|index| WalEntry {
+                index,
+                term,
+                leader: 1,
+                kind: 1,
+                body: body.clone(),
+            })
+            .collect()
+    }
+
+    fn append(unsynced: &Arc<Unsynced>, entries: Vec<WalEntry>) -> oneshot::Receiver<Result<(), io::Error>> {
+        let (done, answer) = <<Runtime as AsyncRuntime>::Oneshot as Oneshot>::channel();
+        unsynced.append(entries, IOFlushed::signal(done));
+        answer
+    }
+
+    fn terms(unsynced: &Unsynced, range: Range<u64>) -> Vec<u64> {
+        unsynced
+            .read(&range, u64::MAX)
+            .iter()
+            .map(|entry| entry.term)
+            .collect()
+    }
+
+    async fn full_log() -> (SimVfs, Wal, Arc<Unsynced>, u64) {
+        let disk = SimVfs::new();
+        let options = WalOptions {
+            segment_bytes: 32 * 1024,
+            ..WalOptions::default()
+        };
+        let (wal, _) = Wal::open(Arc::new(disk.clone()), "/wal".into(), options).unwrap();
+        disk.set_disk_bytes(Some(0));
+        let unsynced = Unsynced::new(wal.clone(), PARTITION);
+        let mut next = 0;
+        loop {
+            let mut answer = append(&unsynced, entries(next..next + 1, 1));
+            while !unsynced.waits_for_room() && answer.try_recv().is_err() {
+                tokio::task::yield_now().await;
+            }
+            if unsynced.waits_for_room() {
+                return (disk, wal, unsynced, next);
+            }
+            next += 1;
+        }
+    }
+
+    #[tokio::test]
+    async fn waiting_entries_can_be_read_and_are_written_once_there_is_room() {
+        let (disk, wal, unsynced, first) = full_log().await;
+        let more = append(&unsynced, entries(first + 1..first + 4, 1));
+        assert_eq!(unsynced.end(), Some(first + 4));
+        assert_eq!(terms(&unsynced, first..first + 9), [1, 1, 1, 1]);
+        assert_eq!(unsynced.read(&(first + 1..first + 9), 1).len(), 1, "at least one");
+        assert!(
+            terms(&unsynced, 0..first + 9).is_empty(),
+            "the first is elsewhere"
+        );
+        disk.set_disk_bytes(None);
+        more.await.unwrap().unwrap();
+        assert_eq!(wal.last(PARTITION), Some((first + 3, 1, 1)));
+        assert_eq!(unsynced.end(), None);
+    }
+
+    #[tokio::test]
+    async fn truncated_entries_do_not_come_back_when_there_is_room() {
+        let (disk, wal, unsynced, first) = full_log().await;
+        let cut = append(&unsynced, entries(first + 1..first + 3, 1));
+        unsynced.truncate_after(Some(first));
+        assert!(cut.await.is_err(), "it is never answered");
+        let new = append(&unsynced, entries(first + 1..first + 2, 2));
+        assert_eq!(terms(&unsynced, first..first + 9), [1, 2]);
+        disk.set_disk_bytes(None);
+        new.await.unwrap().unwrap();
+        assert_eq!(wal.last(PARTITION), Some((first + 1, 2, 1)));
+        let direct = append(&unsynced, entries(first + 2..first + 3, 2));
+        direct.await.unwrap().unwrap();
+        assert_eq!(wal.last(PARTITION), Some((first + 2, 2, 1)));
+    }
+}

@@ -193,7 +193,7 @@ pub struct RawStorage {
     pub runs_in_memory_max: usize,
     /// Dedup rows held in memory before they are written out.
     ///
-    /// Unit: rows per partition. Default: `500000`. Since v0.1.
+    /// Unit: rows per partition. Default: `2000000`. Since v0.1.
     pub dedup_rows_in_memory_max: u64,
 }
 

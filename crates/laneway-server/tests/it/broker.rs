@@ -47,7 +47,7 @@ pub(crate) fn output(args: &[&str]) -> Output {
     output
 }
 
-/// `laneway dev` with a data directory; killed when dropped.
+/// `laneway serve` with a data directory; killed when dropped.
 pub(crate) struct Broker {
     child: Child,
     log: Arc<Mutex<Vec<serde_json::Value>>>,
@@ -57,13 +57,19 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// Starts one on a free port and waits until it listens.
+    /// Starts one on a free port and waits until it listens. Log segments are small, so that starts are quick.
     #[track_caller]
     pub(crate) fn start(data: &Path) -> Self {
+        let folder = data.parent().unwrap();
+        let node = format!(
+            "listen = \"127.0.0.1:0\"\ndata_dir = {data:?}\n[storage]\nwal_segment_bytes = 1048576\n"
+        );
+        std::fs::write(folder.join("node.toml"), node).unwrap();
+        std::fs::write(folder.join("cluster.toml"), "name = \"dev\"\n").unwrap();
         let mut command = laneway();
         command
-            .args(["dev", "--listen", "127.0.0.1:0", "--log-format", "json", "--data"])
-            .arg(data);
+            .args(["serve", "--log-format", "json", "--config"])
+            .arg(folder.join("node.toml"));
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -74,12 +80,12 @@ impl Broker {
             for line in stderr.lines() {
                 let line = line.unwrap();
                 let event = serde_json::from_str(&line).unwrap_or(serde_json::Value::String(line));
-                if event["fields"]["message"] == "listening" {
-                    address_found
-                        .send(event["fields"]["address"].as_str().unwrap().to_owned())
-                        .unwrap();
-                }
+                let listening = event["fields"]["message"] == "listening";
+                let address = event["fields"]["address"].as_str().unwrap_or_default().to_owned();
                 lines.lock().unwrap().push(event);
+                if listening {
+                    address_found.send(address).unwrap();
+                }
             }
             let _ = log_end.send(());
         });

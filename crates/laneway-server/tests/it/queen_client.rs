@@ -37,8 +37,8 @@ impl Fixture {
         pop.subscription_mode(SubscriptionMode::All).pop().await.unwrap()
     }
 
-    async fn dead_letters(&self, queue: &str) -> Vec<queen_mq::DlqMessage> {
-        self.queen.queue(queue).dlq(None, None).await.unwrap().messages
+    async fn dead_letters(&self, queue: &str) -> queen_mq::DlqResponse {
+        self.queen.queue(queue).dlq(None, None).await.unwrap()
     }
 }
 
@@ -112,15 +112,15 @@ async fn failing_handler_ends_in_the_dead_letter_store_and_replays() {
         "retry limit 2 means three deliveries"
     );
 
-    let dead = fixture.dead_letters("payments").await;
+    let dead = fixture.dead_letters("payments").await.messages;
     assert_eq!(dead.len(), 1);
     assert_eq!(dead[0].transaction_id.as_deref(), Some("pay-7"));
-    assert_eq!(dead[0].error_message.as_deref(), Some("card declined"));
+    assert_eq!(dead[0].error.as_deref(), Some("card declined"));
     assert_eq!(dead[0].data["n"], 7);
 
     let lane = dead[0].partition_id.clone().unwrap();
     fixture.queen.admin().retry_message(&lane, "pay-7").await.unwrap();
-    assert!(fixture.dead_letters("payments").await.is_empty());
+    assert!(fixture.dead_letters("payments").await.messages.is_empty());
     let again = fixture.queen.admin().retry_message(&lane, "pay-7").await;
     assert_eq!(
         again.unwrap_err().status(),
@@ -152,7 +152,7 @@ async fn batch_handler_settles_and_fails_whole_claims() {
         .unwrap();
     assert_eq!((summary.acked, summary.nacked), (6, 6));
     assert!(
-        fixture.dead_letters("batches").await.is_empty(),
+        fixture.dead_letters("batches").await.messages.is_empty(),
         "one failed call charges once"
     );
     fixture.broker.stop();
@@ -229,19 +229,16 @@ async fn groups_are_independent_and_new_ones_skip_the_backlog() {
     let fixture = Fixture::start();
     let queue = fixture.queen.queue("events");
     queue.push(json!({ "n": 1 })).await.unwrap();
-    let fresh = || {
-        queue
-            .clone()
-            .group("fresh")
-            .subscription_mode(SubscriptionMode::New)
-            .wait(false)
-            .pop()
-    };
-    assert!(fresh().await.unwrap().is_empty());
+    let fresh = queue
+        .clone()
+        .group("fresh")
+        .subscription_mode(SubscriptionMode::New)
+        .wait(false);
+    assert!(fresh.pop().await.unwrap().is_empty());
     queue.push(json!({ "n": 2 })).await.unwrap();
     assert_eq!(numbers(&fixture.pop("events", "a").await), [1, 2]);
     assert_eq!(numbers(&fixture.pop("events", "b").await), [1, 2]);
-    assert_eq!(numbers(&fresh().await.unwrap()), [2]);
+    assert_eq!(numbers(&fresh.pop().await.unwrap()), [2]);
     fixture.broker.stop();
 }
 
@@ -256,12 +253,9 @@ async fn acks_follow_the_cursor_arithmetic() {
         .unwrap();
     let popped = fixture.pop("prefix", "g").await;
     let second = fixture.queen.ack(&popped[1]).await.unwrap();
-    assert!(
-        second.success && !second.lease_released.unwrap_or(false),
-        "{second:?}"
-    );
+    assert!(second.success && !second.lease_released, "{second:?}");
     let below = fixture.queen.ack(&popped[0]).await.unwrap();
-    assert!(below.success && below.noop.unwrap_or(false), "{below:?}");
+    assert!(below.success && below.noop, "{below:?}");
     let released = fixture
         .queen
         .ack_with(&popped[2], AckStatus::Retry, None)

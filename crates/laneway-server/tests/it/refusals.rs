@@ -81,6 +81,19 @@ fn unknown_configuration_key_is_refused_with_its_line() {
 }
 
 #[test]
+fn cluster_of_another_name_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&dir.path().join("data"));
+    broker.stop();
+    fs::write(dir.path().join("cluster.toml"), "name = \"other\"\n").unwrap();
+    let file = dir.path().join("node.toml");
+    check(
+        &["serve", "--config", file.to_str().unwrap()],
+        &["dev", "other", "choose another directory"],
+    );
+}
+
+#[test]
 fn missing_configuration_file_is_refused() {
     check(
         &["serve", "--config", "no-such-file.toml"],

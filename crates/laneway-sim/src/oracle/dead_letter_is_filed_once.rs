@@ -19,6 +19,7 @@ pub(super) fn check(evidence: &Evidence<'_>) -> Vec<Violation> {
             payloads.insert((push.lane, offset), push.payload_hash);
         }
     }
+    let mut judged: BTreeSet<(&str, &str)> = BTreeSet::new();
     for fact in &evidence.rows {
         let lane = key_of(fact).0.lane;
         let pushed = payloads.get(&(lane, fact.row.offset));
@@ -26,7 +27,10 @@ pub(super) fn check(evidence: &Evidence<'_>) -> Vec<Violation> {
             let what = format!("row {} shows another payload than was pushed", fact.row.id);
             violations.push(violation(17, &[fact.op], what));
         }
-        unjustified(evidence, fact, &mut violations);
+        // The first listing that has it is the strictest.
+        if judged.insert((&fact.row.id, &fact.row.reason)) {
+            unjustified(evidence, fact, &mut violations);
+        }
     }
     violations
 }

@@ -14,7 +14,7 @@ struct Counter {
     most: u32,
 }
 
-/// Violations, and the number of (lane, group)s that could not be followed to the end.
+/// Violations, and the number of (lane, group)s that could not be followed.
 pub(super) fn check(evidence: &Evidence<'_>) -> (Vec<Violation>, u64) {
     let mut violations = Vec::new();
     let mut unjudged = 0;
@@ -40,7 +40,8 @@ pub(super) fn check(evidence: &Evidence<'_>) -> (Vec<Violation>, u64) {
     (violations, unjudged)
 }
 
-/// Spans of time in which something may have touched the counter that no lease puts in order: bare acks, pops under `auto_ack`.
+/// Spans of time in which something may have touched the counter that no lease puts in order: bare acks, pops under
+/// `auto_ack`, acks whose lease has no sure place.
 #[derive(Default)]
 struct Fog {
     /// Start, and the latest end of this and all earlier ones.
@@ -71,17 +72,14 @@ fn follow<'a>(
     facts: &QueueFacts,
     violations: &mut Vec<Violation>,
 ) -> bool {
-    let Some(acks) = in_order(evidence, of, acks) else {
+    let Some((ordered, mut loose)) = in_order(evidence, of, acks) else {
         return false;
     };
-    let bare: Vec<&AckFact<'_>> = evidence
-        .acks_under(of, None)
-        .filter(|ack| !ack.all_refused())
-        .collect();
-    let span = |ack: &AckFact<'_>| (ack.invoked, if ack.known { ack.returned } else { u64::MAX });
+    loose.extend(evidence.acks_under(of, None).filter(|ack| !ack.all_refused()));
+    let span = |ack: &&AckFact<'_>| (ack.invoked, if ack.known { ack.returned } else { u64::MAX });
     let charges = |ack: &&&AckFact<'_>| ack.items.iter().any(|fact| fact.item.status == AckStatus::Failed);
-    let charging = Fog::new(bare.iter().filter(charges).map(|ack| span(ack)).collect());
-    let mut touching: Vec<(u64, u64)> = bare.iter().map(|ack| span(ack)).collect();
+    let charging = Fog::new(loose.iter().filter(charges).map(span).collect());
+    let mut touching: Vec<(u64, u64)> = loose.iter().map(span).collect();
     let delivered = evidence.deliveries_to.get(&of).map_or(&[][..], Vec::as_slice);
     let auto = delivered
         .iter()
@@ -94,11 +92,12 @@ fn follow<'a>(
     let touching = Fog::new(touching);
     let mut counter = Counter::default();
     let mut before = 0;
-    for ack in acks {
-        if touching.meets(before, ack.returned) {
+    for ack in ordered {
+        let (from, to) = (ack.invoked.min(before), ack.returned.max(before));
+        if touching.meets(from, to) {
             counter.least = 0;
         }
-        if charging.meets(before, ack.returned) {
+        if charging.meets(from, to) {
             counter.most = (counter.most + 1).min(facts.retry_limit);
         }
         before = ack.invoked;
@@ -107,25 +106,18 @@ fn follow<'a>(
     true
 }
 
-/// The acks under leases that may have had an effect, in the order of the leases. `None` when that is not known.
+type Acks<'a> = Vec<&'a AckFact<'a>>;
+
+/// The acks under leases that may have had an effect: in the order of the leases, and those that have no sure place in
+/// it. `None` when an ack was accepted under a lease that no answer showed.
 fn in_order<'a>(
     evidence: &'a Evidence<'a>,
     of: GroupKey<'a>,
     acks: &[usize],
-) -> Option<Vec<&'a AckFact<'a>>> {
-    let holds = evidence.holds_of.get(&of).map_or(&[][..], Vec::as_slice);
-    let mut rank: HashMap<&str, usize> = HashMap::new();
-    for (at, hold) in holds.iter().enumerate() {
-        rank.insert(evidence.holds[*hold].lease_id, at);
-    }
-    for pair in holds.windows(2) {
-        // In the order of their answers. Had the second been claimed first, it would still have lived at the first's answer.
-        let (first, second) = (&evidence.holds[pair[0]], &evidence.holds[pair[1]]);
-        if second.invoked < first.from && second.clock_until <= first.from {
-            return None;
-        }
-    }
+) -> Option<(Acks<'a>, Acks<'a>)> {
+    let rank = ranks(evidence, of);
     let mut ordered: Vec<((usize, u64), &AckFact<'_>)> = Vec::new();
+    let mut loose = Vec::new();
     for &at in acks {
         let ack = &evidence.acks[at];
         let Some(lease_id) = ack.lease_id else { continue };
@@ -134,11 +126,35 @@ fn in_order<'a>(
         if ack.all_refused() || evidence.repeats_of(ack).any(earlier_known) {
             continue;
         }
-        // A lease that no answer showed cannot be placed.
-        ordered.push(((*rank.get(lease_id)?, ack.invoked), ack));
+        match rank.get(lease_id) {
+            Some(rank) => ordered.push(((*rank, ack.invoked), ack)),
+            None if ack.known => return None,
+            None => loose.push(ack),
+        }
     }
     ordered.sort_by_key(|(at, _)| *at);
-    Some(ordered.into_iter().map(|(_, ack)| ack).collect())
+    Some((ordered.into_iter().map(|(_, ack)| ack).collect(), loose))
+}
+
+/// The place of each lease in the order of the claims, which is that of the answers, but for those that may have been
+/// claimed before an earlier answer's.
+fn ranks<'a>(evidence: &Evidence<'a>, of: GroupKey<'a>) -> HashMap<&'a str, usize> {
+    let holds = evidence.holds_of.get(&of).map_or(&[][..], Vec::as_slice);
+    let mut ranks = HashMap::new();
+    let mut earlier: Option<u64> = None;
+    for (rank, hold) in holds.iter().map(|&at| &evidence.holds[at]).enumerate() {
+        // Claimed before the earlier one, it would have ended before that was claimed: then no ack of it was accepted.
+        let accepted = || {
+            let mut acks = evidence.acks_under(of, Some(hold.lease_id));
+            acks.any(|ack| ack.known && !ack.all_refused())
+        };
+        let after = earlier.is_none_or(|from| hold.invoked >= from || hold.clock_until > from);
+        if after || accepted() {
+            ranks.insert(hold.lease_id, rank);
+        }
+        earlier = Some(hold.from);
+    }
+    ranks
 }
 
 fn step(counter: Counter, ack: &AckFact<'_>, facts: &QueueFacts, violations: &mut Vec<Violation>) -> Counter {

@@ -10,7 +10,7 @@ use std::ops::Bound;
 use laneway_core::ids::{LaneId, Offset};
 use laneway_core::time::WallTime;
 
-use super::runs::{LaneRuns, PlaceSlot, Popped, RUN_MESSAGES_MAX, Run, Stored};
+use super::runs::{LaneRuns, PlaceSlot, RUN_MESSAGES_MAX, Run, Stored};
 use super::{WalBlock, WalPosition};
 
 /// A file that holds payloads.
@@ -289,22 +289,19 @@ impl Index {
             self.spilled_moved.insert(lane);
         }
         while let Some(runs) = self.lanes.get_mut(&lane) {
-            let before = runs.len();
-            let (popped, empty) = runs.pop_below(head);
-            self.runs -= before - if empty { 0 } else { runs.len() };
-            if empty {
+            let popped = runs.pop_below(head);
+            self.runs -= popped.gone.len();
+            if popped.empty {
                 self.lanes.remove(&lane);
             }
-            match popped {
-                Popped::Gone(run) => {
-                    self.keep_pinned(lane, &run, head);
-                    self.discharge(run.place, run.bytes);
-                }
-                Popped::Clipped(run) => {
-                    self.keep_pinned(lane, &run, head);
-                    return;
-                }
-                Popped::Nothing => return,
+            for run in popped.gone.iter().chain(&popped.clipped) {
+                self.keep_pinned(lane, run, head);
+            }
+            for run in &popped.gone {
+                self.discharge(run.place, run.bytes);
+            }
+            if !popped.more {
+                break;
             }
         }
     }

@@ -36,19 +36,8 @@ impl PayloadStore {
     pub fn fits(&self, lane: LaneId, from: Offset, to: Offset, bytes_max: u64) -> Offset {
         let mut left = bytes_max;
         let mut end = from;
-        let mut runs = {
-            let index = self.index();
-            let pieces = index.pieces(lane, from, to, bytes_max, usize::MAX).0;
-            if index.spilled.contains_key(&lane) {
-                None
-            } else {
-                Some(pieces)
-            }
-        };
-        if runs.is_none() {
-            runs = self.look_up_all(lane, from, to, bytes_max).ok();
-        }
-        for piece in runs.unwrap_or_default() {
+        let pieces = self.look_up_all(lane, from, to, bytes_max).unwrap_or_default();
+        for piece in pieces {
             let message_bytes = (piece.part_bytes / u64::from(piece.run.count)).max(1);
             let fit = (left / message_bytes).min(u64::from(piece.run.count));
             left -= fit * message_bytes;

@@ -13,7 +13,7 @@ use laneway_core::time::WallTime;
 
 use super::index::{Piece, PlaceKind};
 use super::runs::Run;
-use super::spill::Spilled;
+use super::spill::{Limit, Spilled};
 use super::{PayloadError, PayloadStore, StoredHeader, StoredMessage};
 use crate::backlog::{BacklogFile, Block};
 use crate::codec::{Frame, frames};
@@ -38,6 +38,14 @@ pub(super) struct Budget {
 /// A message found.
 pub(super) type Found = (Offset, WallTime, Frame);
 
+/// A read: which messages of which lane.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    lane: LaneId,
+    from: Offset,
+    to: Offset,
+}
+
 /// Locations looked up under one lock.
 struct Look {
     pieces: Vec<Piece>,
@@ -59,22 +67,61 @@ impl PayloadStore {
         to: Offset,
         bytes_max: u64,
     ) -> Result<Vec<StoredMessage>, PayloadError> {
-        let found = self.collect(
-            lane,
-            from,
-            to,
+        let budget = Budget {
+            bytes: bytes_max,
+            messages: usize::MAX,
+        };
+        Ok(self
+            .collect(Span { lane, from, to }, budget)?
+            .into_iter()
+            .map(message)
+            .collect())
+    }
+
+    /// Like [`PayloadStore::read`], without ever blocking: `None` if not all of it is in the log's tail cache.
+    pub fn read_cached(
+        &self,
+        lane: LaneId,
+        from: Offset,
+        to: Offset,
+        bytes_max: u64,
+    ) -> Option<Vec<StoredMessage>> {
+        let mut part = Part::new(
             Budget {
                 bytes: bytes_max,
                 messages: usize::MAX,
             },
-        )?;
-        let messages = found.into_iter().map(|(offset, wall, frame)| StoredMessage {
-            offset,
-            wall,
-            transaction_id: frame.transaction_id.as_str().to_owned(),
-            payload: frame.payload,
-        });
-        Ok(messages.collect())
+            true,
+        );
+        let mut at = from;
+        while at < to && !part.stopped {
+            let (pieces, end) = {
+                let index = self.index();
+                if index.spilled.contains_key(&lane) {
+                    return None;
+                }
+                index.pieces(lane, at, to, part.budget.bytes, PIECES_MAX)
+            };
+            for piece in pieces {
+                let PlaceKind::Segment(segment) = piece.place else {
+                    return None;
+                };
+                let run = &piece.run;
+                // The cache goes by entry, not by file: a recycled segment has another number.
+                let bytes = self
+                    .shared
+                    .wal
+                    .read_at_cached(segment, u64::from(run.at), run.bytes)?;
+                Source::Log(segment, bytes)
+                    .messages(lane, &piece, &mut |found| part.take(found))
+                    .ok()?;
+                if part.stopped {
+                    break;
+                }
+            }
+            at = end;
+        }
+        Some(part.found.into_iter().map(message).collect())
     }
 
     /// Like [`PayloadStore::read`], without payloads: at most `messages_max`, at least one.
@@ -85,15 +132,11 @@ impl PayloadStore {
         to: Offset,
         messages_max: usize,
     ) -> Result<Vec<StoredHeader>, PayloadError> {
-        let found = self.collect(
-            lane,
-            from,
-            to,
-            Budget {
-                bytes: u64::MAX,
-                messages: messages_max.max(1),
-            },
-        )?;
+        let budget = Budget {
+            bytes: u64::MAX,
+            messages: messages_max.max(1),
+        };
+        let found = self.collect(Span { lane, from, to }, budget)?;
         let headers = found.into_iter().map(|(offset, wall, frame)| StoredHeader {
             offset,
             wall,
@@ -102,106 +145,75 @@ impl PayloadStore {
         Ok(headers.collect())
     }
 
-    fn collect(
-        &self,
-        lane: LaneId,
-        from: Offset,
-        to: Offset,
-        budget: Budget,
-    ) -> Result<Vec<Found>, PayloadError> {
-        let mut part = Part {
-            found: Vec::new(),
-            budget,
-            first_always: true,
-            stopped: false,
-        };
+    fn collect(&self, span: Span, budget: Budget) -> Result<Vec<Found>, PayloadError> {
         let mut all: Vec<Found> = Vec::new();
-        let mut at = from;
-        while at < to && !part.stopped {
-            let end;
-            (part, end) = self.collect_part(lane, at, to, part.budget, all.is_empty())?;
+        let mut part = Part::new(budget, true);
+        let mut left = span;
+        while left.from < left.to && !part.stopped {
+            (part, left.from) = self.collect_part(left, part.budget, all.is_empty())?;
             all.append(&mut part.found);
-            at = end;
         }
         Ok(all)
     }
 
-    /// Reads some of `[from, to)`: up to the returned end, or less if the budget was spent.
+    /// Reads some of the span: up to the returned end, or less if the budget was spent.
     fn collect_part(
         &self,
-        lane: LaneId,
-        from: Offset,
-        to: Offset,
+        span: Span,
         budget: Budget,
         first_always: bool,
     ) -> Result<(Part, Offset), PayloadError> {
         for _ in 0..ATTEMPTS_UNLOCKED {
-            if let Some(result) = self.attempt(lane, from, to, budget, first_always) {
+            if let Some(result) = self.attempt(span, Part::new(budget, first_always)) {
                 return result;
             }
         }
         // Locations can still die now, but none can move and no segment can be given up.
         let _still = self.maintenance();
         loop {
-            if let Some(result) = self.attempt(lane, from, to, budget, first_always) {
+            if let Some(result) = self.attempt(span, Part::new(budget, first_always)) {
                 return result;
             }
         }
     }
 
     /// `None`: something moved meanwhile.
-    fn attempt(
-        &self,
-        lane: LaneId,
-        from: Offset,
-        to: Offset,
-        budget: Budget,
-        first_always: bool,
-    ) -> Option<Result<(Part, Offset), PayloadError>> {
-        let look = match self.look_up(lane, from, to, budget) {
+    fn attempt(&self, span: Span, mut part: Part) -> Option<Result<(Part, Offset), PayloadError>> {
+        let look = match self.look_up(span, part.budget) {
             Ok(look) => look,
             Err((error, moves)) => return (self.index().moves == moves).then_some(Err(error)),
         };
-        let mut part = Part {
-            found: Vec::new(),
-            budget,
-            first_always,
-            stopped: false,
-        };
-        let result = self.read_pieces(lane, &look.pieces, &mut part);
+        let result = self.read_pieces(span.lane, &look.pieces, &mut part);
         let index = self.index();
         if index.moves != look.moves {
             let in_log = |piece: &&Piece| matches!(piece.place, PlaceKind::Segment(_));
-            let unmoved = look
-                .pieces
-                .iter()
-                .filter(in_log)
-                .all(|piece| index.still_there(lane, piece));
-            if result.is_err() || !unmoved {
+            let mut in_log = look.pieces.iter().filter(in_log);
+            if result.is_err() || !in_log.all(|piece| index.still_there(span.lane, piece)) {
                 return None;
             }
         }
         Some(result.map(|()| (part, look.end)))
     }
 
-    fn look_up(
-        &self,
-        lane: LaneId,
-        from: Offset,
-        to: Offset,
-        budget: Budget,
-    ) -> Result<Look, (PayloadError, u64)> {
-        let (mut pieces, end, spilled, moves) = {
+    fn look_up(&self, span: Span, budget: Budget) -> Result<Look, (PayloadError, u64)> {
+        let Span { lane, from, to } = span;
+        let pieces_max = PIECES_MAX.min(budget.messages);
+        let (pieces, end, spilled, moves) = {
             let index = self.index();
-            let pieces_max = PIECES_MAX.min(budget.messages);
             let (pieces, end) = index.pieces(lane, from, to, budget.bytes, pieces_max);
             (pieces, end, Spilled::of(&index, lane), index.moves)
         };
-        if let Some(spilled) = spilled {
-            let filled = self.fill_from_rows(lane, from, end, &spilled, pieces);
-            pieces = filled.map_err(|error| (error, moves))?;
+        let Some(spilled) = spilled else {
+            return Ok(Look { pieces, end, moves });
+        };
+        let limit = Limit {
+            bytes: budget.bytes,
+            pieces: pieces_max,
+        };
+        match self.fill_from_rows(lane, from..end, limit, &spilled, pieces) {
+            Ok((pieces, end)) => Ok(Look { pieces, end, moves }),
+            Err(error) => Err((error, moves)),
         }
-        Ok(Look { pieces, end, moves })
     }
 
     fn read_pieces(&self, lane: LaneId, pieces: &[Piece], part: &mut Part) -> Result<(), PayloadError> {
@@ -250,6 +262,16 @@ impl PayloadStore {
     }
 }
 
+fn message((offset, wall, frame): Found) -> StoredMessage {
+    let transaction_id = frame.transaction_id.as_str().to_owned();
+    StoredMessage {
+        offset,
+        wall,
+        transaction_id,
+        payload: frame.payload,
+    }
+}
+
 fn wanted_bytes(frame: &Frame) -> u64 {
     u64::try_from(frame.transaction_id.len() + frame.payload.len()).expect("a length fits u64")
 }
@@ -265,6 +287,15 @@ struct Part {
 }
 
 impl Part {
+    fn new(budget: Budget, first_always: bool) -> Self {
+        Self {
+            found: Vec::new(),
+            budget,
+            first_always,
+            stopped: false,
+        }
+    }
+
     /// Takes a message if there is room. False: wants no more.
     fn take(&mut self, found: Found) -> bool {
         let bytes = wanted_bytes(&found.2);

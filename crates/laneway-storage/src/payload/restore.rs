@@ -1,7 +1,6 @@
 //! What of the files is alive, after a start.
 
-use std::collections::HashMap;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 use laneway_core::ids::{LaneId, Offset};
@@ -10,8 +9,9 @@ use super::cut::{CutRun, WalPosition};
 use super::evacuate::run_of;
 use super::index::PlaceKind;
 use super::runs::{PlaceSlot, Run, Stored};
-use super::{PayloadCut, PayloadError, PayloadStore};
-use crate::rows::RowChange;
+use super::{Maintenance, PayloadCut, PayloadError, PayloadStore};
+use crate::backlog::BacklogEntry;
+use crate::rows::{RowChange, RowStoreError};
 
 /// The heads of all lanes.
 type Heads = HashMap<LaneId, Offset>;
@@ -31,7 +31,10 @@ impl PayloadStore {
         let mut maintenance = self.maintenance();
         let heads: Heads = heads.collect();
         let rows = &*self.shared.rows;
-        rows.remove_prefix(&self.shared.partition.0.to_be_bytes())?;
+        if let Err(error) = rows.remove_prefix(&self.shared.partition.0.to_be_bytes()) {
+            tracing::warn!(partition = %self.shared.partition, %error, "the row store failed");
+            maintenance.rows.failed = true;
+        }
         self.shared
             .rows_generation
             .store(rows.generation(), Ordering::Release);
@@ -51,7 +54,8 @@ impl PayloadStore {
         };
         let in_memory_from = self.first_file_in_memory(&files)?;
         for (number, slot) in files {
-            self.restore_file(number, slot, number < in_memory_from, &heads)?;
+            let to_rows = number < in_memory_from && !maintenance.rows.failed;
+            self.restore_file(&mut maintenance, number, slot, to_rows, &heads)?;
         }
         let segments: HashSet<u64> = self
             .shared
@@ -86,6 +90,7 @@ impl PayloadStore {
 
     fn restore_file(
         &self,
+        maintenance: &mut Maintenance,
         number: u64,
         slot: PlaceSlot,
         to_rows: bool,
@@ -95,28 +100,53 @@ impl PayloadStore {
         self.index().place_mut(slot).spilled = to_rows;
         let mut sections = file.index();
         while let Some(entries) = sections.next_section()? {
-            let mut changes: Vec<RowChange> = Vec::new();
-            {
-                let mut index = self.index();
-                for entry in &entries {
-                    let Some(&head) = heads.get(&entry.lane) else {
-                        continue;
-                    };
-                    let run = run_of(entry, slot);
-                    if !to_rows {
-                        index.adopt(entry.lane, run, head);
-                        continue;
+            if to_rows && !maintenance.rows.failed {
+                match self.restore_to_rows(number, slot, &entries, heads) {
+                    Ok(()) => continue,
+                    Err(error) => {
+                        // Say, the disk is full: memory must do for now, or the node could not start.
+                        tracing::warn!(partition = %self.shared.partition, %error, "the row store failed");
+                        maintenance.rows.give_up(number);
                     }
-                    index.keep_pinned(entry.lane, &run, head);
-                    let Some(run) = run.clipped(head, run.end()) else {
-                        continue;
-                    };
-                    index.charge(slot, run.bytes);
-                    index.count_spilled(entry.lane, &run, head);
-                    changes.push(self.row_change(entry.lane, &run, number));
                 }
             }
-            self.shared.rows.put_batch(&changes)?;
+            let mut index = self.index();
+            for entry in &entries {
+                if let Some(&head) = heads.get(&entry.lane) {
+                    index.adopt(entry.lane, run_of(entry, slot), head);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_to_rows(
+        &self,
+        number: u64,
+        slot: PlaceSlot,
+        entries: &[BacklogEntry],
+        heads: &Heads,
+    ) -> Result<(), RowStoreError> {
+        let alive = |entry: &BacklogEntry| {
+            let head = *heads.get(&entry.lane)?;
+            let run = run_of(entry, slot);
+            Some((entry.lane, head, run.clipped(head, run.end())?))
+        };
+        let runs: Vec<(LaneId, Offset, Run)> = entries.iter().filter_map(alive).collect();
+        let changes: Vec<RowChange> = runs
+            .iter()
+            .map(|(lane, _, run)| self.row_change(*lane, run, number))
+            .collect();
+        self.shared.rows.put_batch(&changes)?;
+        let mut index = self.index();
+        for entry in entries {
+            if let Some(&head) = heads.get(&entry.lane) {
+                index.keep_pinned(entry.lane, &run_of(entry, slot), head);
+            }
+        }
+        for (lane, head, run) in runs {
+            index.charge(slot, run.bytes);
+            index.count_spilled(lane, &run, head);
         }
         Ok(())
     }

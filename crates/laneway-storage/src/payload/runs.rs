@@ -12,6 +12,9 @@ use laneway_core::time::WallTime;
 /// Runs per chunk.
 const CHUNK_RUNS: usize = 256;
 
+/// Runs taken off the front at once.
+const POP_RUNS: usize = 4096;
+
 /// Bits of [`Run::start`] that count the skipped messages.
 const SKIP_BITS: u32 = 24;
 
@@ -132,14 +135,16 @@ pub(crate) enum LaneRuns {
 const _: () = assert!(size_of::<Run>() == 32 && size_of::<LaneRuns>() <= 40);
 
 /// What taking runs off the front did.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Popped {
-    /// The front run lies wholly below the head: it is gone.
-    Gone(Run),
-    /// The front run reaches over the head: clipped. Holds it as it was before.
-    Clipped(Run),
-    /// Nothing is below the head.
-    Nothing,
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Popped {
+    /// Runs wholly below the head: they are gone.
+    pub(crate) gone: Vec<Run>,
+    /// The front run as it was before the part below the head was clipped off.
+    pub(crate) clipped: Option<Run>,
+    /// No run is left.
+    pub(crate) empty: bool,
+    /// There may be more to take.
+    pub(crate) more: bool,
 }
 
 impl LaneRuns {
@@ -226,30 +231,36 @@ impl LaneRuns {
         }
     }
 
-    /// Takes the front run off if it ends at or below `head`, or clips it. Returns also whether no run is left.
-    pub(crate) fn pop_below(&mut self, head: Offset) -> (Popped, bool) {
-        let front = *self.first();
-        if front.end() <= head {
-            let empty = match self {
-                Self::One(_) => true,
+    /// Takes off the front what lies below `head`, about [`POP_RUNS`] runs at a time.
+    pub(crate) fn pop_below(&mut self, head: Offset) -> Popped {
+        let mut popped = Popped::default();
+        while self.first().end() <= head {
+            popped.gone.push(*self.first());
+            match self {
+                Self::One(_) => popped.empty = true,
                 Self::Many(list) => {
                     list.pop_front();
-                    list.len == 0
+                    popped.empty = list.len == 0;
                 }
-            };
-            if !empty {
-                self.shrink();
             }
-            (Popped::Gone(front), empty)
-        } else if let Some(rest) = front.clipped(head, front.end()).filter(|rest| *rest != front) {
+            popped.more = popped.gone.len() >= POP_RUNS && !popped.empty;
+            if popped.empty || popped.more {
+                break;
+            }
+        }
+        if popped.empty {
+            return popped;
+        }
+        self.shrink();
+        let front = *self.first();
+        if let Some(rest) = front.clipped(head, front.end()).filter(|rest| *rest != front) {
+            popped.clipped = Some(front);
             match self {
                 Self::One(run) => *run = rest,
                 Self::Many(list) => *list.chunks[0].front_mut().expect("a lane has a run") = rest,
             }
-            (Popped::Clipped(front), false)
-        } else {
-            (Popped::Nothing, false)
         }
+        popped
     }
 
     /// Replaces what lies in `[from, to)` and in one of the places that `old` accepts: whole runs go, a run that

@@ -5,6 +5,7 @@
 
 mod tend;
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use laneway_core::ids::{LaneId, OFFSET_MAX, Offset};
@@ -31,11 +32,37 @@ pub(super) struct RowsState {
     unfinished: Option<u64>,
 }
 
+impl RowsState {
+    /// A failure left the runs of this file partly in memory.
+    pub(super) fn give_up(&mut self, file: u64) {
+        self.failed = true;
+        self.unfinished = Some(file);
+    }
+}
+
 /// A run read from a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) run: Run,
     pub(super) file: u64,
+}
+
+/// How much a look-up still wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    pub(super) bytes: u64,
+    pub(super) pieces: usize,
+}
+
+impl Limit {
+    fn is_reached(self) -> bool {
+        self.bytes == 0 || self.pieces == 0
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.pieces = self.pieces.saturating_sub(1);
+    }
 }
 
 /// What a look-up in rows must know of the lane.
@@ -139,6 +166,15 @@ impl PayloadStore {
         Ok(self.decode_rows(lane, row.into_iter().collect())?.pop())
     }
 
+    /// The run in a row that holds `at`, and some that follow it and begin below `to`, in order.
+    fn rows_from(&self, lane: LaneId, at: Offset, to: Offset) -> Result<Vec<Row>, PayloadError> {
+        let mut found: Vec<Row> = self.row_at_or_before(lane, at)?.into_iter().collect();
+        found.retain(|row| row.run.end() > at);
+        let (from, to) = (self.row_key(lane, at.plus(1)), self.row_key(lane, to));
+        found.extend(self.decode_rows(lane, self.shared.rows.range(&from, &to, ROWS_PER_READ)?)?);
+        Ok(found)
+    }
+
     /// All runs in rows that reach into `[from, to)`, in order.
     pub(super) fn rows_within(
         &self,
@@ -146,37 +182,33 @@ impl PayloadStore {
         from: Offset,
         to: Offset,
     ) -> Result<Vec<Row>, PayloadError> {
-        let mut found: Vec<Row> = self.row_at_or_before(lane, from)?.into_iter().collect();
-        found.retain(|row| row.run.end() > from);
-        let mut at = from.plus(1);
+        let mut all: Vec<Row> = Vec::new();
+        let mut at = from;
         while at < to {
-            let rows =
-                self.shared
-                    .rows
-                    .range(&self.row_key(lane, at), &self.row_key(lane, to), ROWS_PER_READ)?;
-            let rows = self.decode_rows(lane, rows)?;
+            let rows = self.rows_from(lane, at, to)?;
             let Some(last) = rows.last() else { break };
-            at = last.run.first().plus(1);
-            found.extend(rows);
+            at = last.run.end();
+            all.extend(rows);
         }
-        Ok(found)
+        Ok(all)
     }
 
-    /// Adds to `pieces`, found in memory within `[from, to)`, what of the gaps is in rows.
+    /// Adds to `pieces`, found in memory within the range, what of the gaps is in rows, until the limit is reached.
+    /// Returns also the end of what was looked at.
     ///
     /// Errors: a message that must be there is neither here nor there, so rows were lost.
     pub(super) fn fill_from_rows(
         &self,
         lane: LaneId,
-        from: Offset,
-        to: Offset,
+        range: Range<Offset>,
+        mut limit: Limit,
         spilled: &Spilled,
         mut pieces: Vec<Piece>,
-    ) -> Result<Vec<Piece>, PayloadError> {
-        for &offset in spilled.pins.iter().filter(|offset| (from..to).contains(offset)) {
+    ) -> Result<(Vec<Piece>, Offset), PayloadError> {
+        for &offset in spilled.pins.iter().filter(|offset| range.contains(offset)) {
             let row = self.row_at_or_before(lane, offset)?;
-            let run = row.and_then(|row| Some((row.run.clipped(offset, offset.plus(1))?, row)));
-            let (run, row) = run.ok_or(PayloadError::RowsMissing { lane, offset })?;
+            let found = row.and_then(|row| Some((row.run.clipped(offset, offset.plus(1))?, row)));
+            let (run, row) = found.ok_or(PayloadError::RowsMissing { lane, offset })?;
             let part_bytes = u64::from(row.run.message_bytes());
             pieces.push(Piece {
                 run,
@@ -186,44 +218,53 @@ impl PayloadStore {
         }
         pieces.sort_by_key(|piece| piece.run.first());
         let mut filled = Vec::new();
-        let mut at = from.max(spilled.lane.head);
-        let end = to.min(spilled.lane.end);
-        let mut in_memory = pieces.into_iter().peekable();
-        loop {
+        let mut at = range.start.max(spilled.lane.head);
+        let rows_end = range.end.min(spilled.lane.end);
+        for piece in pieces {
             // Pinned messages below the head come first: nothing is missing between them.
-            while let Some(piece) = in_memory.next_if(|piece| piece.run.first() <= at) {
-                at = at.max(piece.run.end());
-                filled.push(piece);
-            }
-            let gap_end = in_memory.peek().map_or(end, |piece| piece.run.first());
-            if at < gap_end.min(end) {
-                self.fill_gap(lane, at, gap_end.min(end), &mut filled)?;
-            }
-            match in_memory.next() {
-                Some(piece) => {
-                    at = piece.run.end();
-                    filled.push(piece);
+            let gap_end = piece.run.first().min(rows_end);
+            if at < gap_end {
+                at = self.fill_gap(lane, at..gap_end, &mut limit, &mut filled)?;
+                if at < gap_end {
+                    return Ok((filled, at));
                 }
-                None => return Ok(filled),
+            }
+            at = at.max(piece.run.end());
+            filled.push(piece);
+        }
+        if at < rows_end {
+            at = self.fill_gap(lane, at..rows_end, &mut limit, &mut filled)?;
+            if at < rows_end {
+                return Ok((filled, at));
             }
         }
+        Ok((filled, range.end))
     }
 
+    /// Adds the runs in rows that cover the gap; returns how far.
     fn fill_gap(
         &self,
         lane: LaneId,
-        from: Offset,
-        to: Offset,
+        gap: Range<Offset>,
+        limit: &mut Limit,
         filled: &mut Vec<Piece>,
-    ) -> Result<(), PayloadError> {
-        let mut at = from;
-        for row in self.rows_within(lane, from, to)? {
-            if row.run.first() > at {
-                break;
-            }
-            // While a file is rewritten, old and new rows may overlap: either will do.
-            if let Some(part) = row.run.clipped(at, to) {
-                let part_bytes = row.run.bytes_within(at, to);
+    ) -> Result<Offset, PayloadError> {
+        let mut at = gap.start;
+        while at < gap.end {
+            let before = at;
+            for row in self.rows_from(lane, at, gap.end)? {
+                if row.run.first() > at {
+                    break;
+                }
+                // While a file is rewritten, old and new rows may overlap: either will do.
+                let Some(part) = row.run.clipped(at, gap.end) else {
+                    continue;
+                };
+                if limit.is_reached() && !filled.is_empty() {
+                    return Ok(at);
+                }
+                let part_bytes = row.run.bytes_within(at, gap.end);
+                limit.take(part_bytes);
                 filled.push(Piece {
                     run: part,
                     place: PlaceKind::File(row.file),
@@ -231,15 +272,14 @@ impl PayloadStore {
                 });
                 at = part.end();
             }
+            if at == before {
+                return Err(PayloadError::RowsMissing { lane, offset: at });
+            }
         }
-        if at < to {
-            Err(PayloadError::RowsMissing { lane, offset: at })
-        } else {
-            Ok(())
-        }
+        Ok(at)
     }
 
-    /// Like the look-up of a read, but all that holds about `bytes_max` bytes.
+    /// All runs, in memory and in rows, that hold about `bytes_max` bytes.
     pub(super) fn look_up_all(
         &self,
         lane: LaneId,
@@ -252,10 +292,12 @@ impl PayloadStore {
             let (pieces, end) = index.pieces(lane, from, to, bytes_max, usize::MAX);
             (pieces, end, Spilled::of(&index, lane))
         };
-        match spilled {
-            Some(spilled) => self.fill_from_rows(lane, from, end, &spilled, pieces),
-            None => Ok(pieces),
-        }
+        let Some(spilled) = spilled else { return Ok(pieces) };
+        let limit = Limit {
+            bytes: bytes_max,
+            pieces: usize::MAX,
+        };
+        Ok(self.fill_from_rows(lane, from..end, limit, &spilled, pieces)?.0)
     }
 
     /// The first row whose newest message is not older than `at`.

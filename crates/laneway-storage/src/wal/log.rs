@@ -110,7 +110,7 @@ impl PartitionLog {
 
     /// Index of the next entry.
     fn next(&self) -> u64 {
-        self.first + count(self.rows.len())
+        self.first.saturating_add(count(self.rows.len()))
     }
 
     fn row(&self, index: u64) -> Option<&Row> {

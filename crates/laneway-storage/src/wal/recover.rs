@@ -13,14 +13,18 @@ use super::pool::{FREE_SUFFIX, FreeFile, Pool, UNFINISHED_SUFFIX};
 use super::queue::Queue;
 use super::reader::{SegmentScan, scan_segment};
 use super::replay::Replay;
+use super::roll::{Stop, create_segment};
 use super::shared::{Shared, segment_id, segment_name};
 use super::stats::Counters;
-use super::writer::{Stop, WalWriter, create_segment};
+use super::writer::WalWriter;
 use super::{
     RecoveredPartition, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, WalOpenError, WalOptions, WalRecovery,
 };
 use crate::failpoint;
 use crate::vfs::{Vfs, VfsFile, VfsLock};
+
+/// No segment is longer: one body of the largest size, and room for the rest.
+const FILE_BYTES_MAX: u64 = 2 * SEGMENT_BYTES_MAX;
 
 const LOCK_NAME: &str = "lock";
 
@@ -104,6 +108,9 @@ fn read_segment(
         what: what.to_owned(),
     };
     let file = vfs.open(&path).map_err(|source| io_error(&path, source))?;
+    if file.len().map_err(|source| io_error(&path, source))? > FILE_BYTES_MAX {
+        return Err(damaged(0, "the file is longer than any segment"));
+    }
     let bytes = read_all(file.as_ref()).map_err(|source| io_error(&path, source))?;
     let header = SegmentHeader::decode(&bytes).ok_or_else(|| damaged(0, "its header cannot be read"))?;
     let number = u32::try_from(id)

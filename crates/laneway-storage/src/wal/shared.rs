@@ -102,7 +102,10 @@ impl Shared {
         }
     }
 
-    pub(crate) fn small<T>(&self, look: impl FnOnce(&mut BTreeMap<PartitionId, RecoveredPartition>) -> T) -> T {
+    pub(crate) fn small<T>(
+        &self,
+        look: impl FnOnce(&mut BTreeMap<PartitionId, RecoveredPartition>) -> T,
+    ) -> T {
         look(&mut self.small.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

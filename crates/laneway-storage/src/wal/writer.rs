@@ -8,26 +8,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use laneway_core::ids::PartitionId;
 
+use super::drain::{Drain, Located};
 use super::format::{
-    Facts, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader, encode_state,
+    Facts, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, encode_state,
 };
 use super::log::Segment;
-use super::pool::{FreeFile, UNFINISHED_SUFFIX};
 use super::queue::{Item, Op, Queue};
+use super::roll::{Stop, create_segment, failed, file_end, position, reserve_bytes};
 use super::shared::Shared;
-use super::{Done, WalEntry, WalError};
+use super::{WalEntry, WalError};
 use crate::failpoint;
-use crate::vfs::is_full;
-
-/// Bodies from this length on are written from where they are; shorter ones are copied together first.
-const GATHER_BYTES_MAX: usize = 16 * 1024;
-
-/// A gather buffer larger than this is not kept for the next drain.
-const GATHER_KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// Room at the end of each segment that only small records may use, so that votes, truncations and purges go on when
-/// the disk is full.
-const RESERVE_BYTES_MAX: u64 = 256 * 1024;
 
 /// What [`WalWriter::step`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,39 +43,6 @@ pub struct WalWriter {
     /// (Item, segment, entries): needless as soon as that item is durable.
     deferred: Vec<(u64, u32, u64)>,
     drain: Drain,
-}
-
-/// What is gathered and not written yet.
-#[derive(Default)]
-struct Drain {
-    small: Vec<u8>,
-    parts: Vec<Part>,
-    bytes: usize,
-    located: Vec<Located>,
-    done: Vec<Done>,
-    /// Sequence of the last item that is wholly in here.
-    last_item: Option<u64>,
-}
-
-/// A piece of a drain.
-enum Part {
-    /// So many bytes more of the gather buffer.
-    Small(usize),
-    Large(Bytes),
-}
-
-struct Located {
-    partition: PartitionId,
-    index: u64,
-    ticket: u32,
-    at: u32,
-}
-
-/// Why placing an item ended early.
-pub(crate) enum Stop {
-    /// There is no room for another segment.
-    Full,
-    Failed(WalError),
 }
 
 impl fmt::Debug for WalWriter {
@@ -502,192 +459,6 @@ impl WalWriter {
     }
 }
 
-impl Drain {
-    fn push(&mut self, header: &RecordHeader, body: &Bytes) {
-        self.push_small(&header.encode());
-        if body.len() < GATHER_BYTES_MAX {
-            self.push_small(body);
-        } else {
-            self.parts.push(Part::Large(body.clone()));
-            self.bytes += body.len();
-        }
-    }
-
-    fn push_small(&mut self, bytes: &[u8]) {
-        self.small.extend_from_slice(bytes);
-        self.bytes += bytes.len();
-        match self.parts.last_mut() {
-            Some(Part::Small(length)) => *length += bytes.len(),
-            _ => self.parts.push(Part::Small(bytes.len())),
-        }
-    }
-
-    fn buffers(&self) -> Vec<&[u8]> {
-        let mut small = &self.small[..];
-        let mut buffers = Vec::with_capacity(self.parts.len());
-        for part in &self.parts {
-            match part {
-                Part::Small(length) => {
-                    let (piece, rest) = small.split_at(*length);
-                    buffers.push(piece);
-                    small = rest;
-                }
-                Part::Large(body) => buffers.push(body),
-            }
-        }
-        buffers
-    }
-
-    /// Empties the drain and returns its callers.
-    fn reset(&mut self) -> Vec<Done> {
-        self.small.clear();
-        self.small.shrink_to(GATHER_KEPT_BYTES_MAX);
-        self.parts.clear();
-        self.bytes = 0;
-        self.located.clear();
-        self.last_item = None;
-        std::mem::take(&mut self.done)
-    }
-}
-
-/// Makes segment `id` from a free file, or from one of its own size for a record of `oversize` bytes. Its header and state
-/// record are synced before it gets its name, and the name before it is used. Returns it and where records go on.
-pub(crate) fn create_segment(
-    shared: &Shared,
-    id: u32,
-    previous: Option<(u32, usize)>,
-    number: u64,
-    facts: &BTreeMap<PartitionId, Facts>,
-    oversize: Option<usize>,
-) -> Result<(Segment, usize), Stop> {
-    let state = Bytes::from(encode_state(facts.iter()));
-    let end = SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + state.len();
-    let reserve = reserve_bytes(shared.options.segment_bytes);
-    let wanted = u64::from(position(end + oversize.unwrap_or(0))) + reserve;
-    let oversize = oversize.is_some() || wanted > shared.options.segment_bytes;
-    let full = |error: io::Error| {
-        if is_full(&error) {
-            Stop::Full
-        } else {
-            Stop::Failed(failed(&error.to_string()))
-        }
-    };
-    let free = match shared.pool.take() {
-        _ if oversize => create_oversize(shared, wanted).map_err(full)?,
-        Some(free) => free,
-        None => shared.pool.create().map_err(full)?,
-    };
-    let file_bytes = if oversize {
-        wanted
-    } else {
-        shared.options.segment_bytes
-    };
-    // Odd, so that no search for it begins in zeros.
-    let life = shared.vfs.nonce() | 1;
-    let header = SegmentHeader {
-        segment: u64::from(id),
-        life,
-        file_bytes,
-        first_drain: number,
-        previous: previous.map_or(u32::MAX, |(id, _)| id),
-        previous_end: previous.map_or(0, |(_, end)| position(end)),
-    };
-    let record = RecordHeader::new(RecordKind::State, PartitionId(0), &state);
-    let record = RecordHeader {
-        life,
-        drain: number,
-        drain_at: position(SEGMENT_HEADER_BYTES),
-        ..record
-    };
-    let segment = Segment {
-        id,
-        file: free.file.clone(),
-        life,
-        file_bytes,
-        oversize,
-    };
-    let named = name_segment(
-        shared,
-        &segment,
-        &free,
-        &[&header.encode(), &record.encode(), &state],
-    );
-    named.map_err(|error| match error {
-        NameError::Before(error) if is_full(&error) => {
-            if !oversize {
-                shared.pool.put(free);
-            }
-            Stop::Full
-        }
-        NameError::Before(error) | NameError::Sync(error) => {
-            Stop::Failed(failed(&format!("start of log segment {id}: {error}")))
-        }
-    })?;
-    shared.count_drain(end, 0);
-    Ok((segment, end))
-}
-
-enum NameError {
-    /// Nothing is lost: the file is still a free one.
-    Before(io::Error),
-    /// A sync failed: final.
-    Sync(io::Error),
-}
-
-fn name_segment(
-    shared: &Shared,
-    segment: &Segment,
-    free: &FreeFile,
-    head: &[&[u8]],
-) -> Result<(), NameError> {
-    segment
-        .file
-        .write_vectored_at(head, 0)
-        .map_err(NameError::Before)?;
-    failpoint::hit("segment-header-written");
-    shared.sync(segment).map_err(NameError::Sync)?;
-    failpoint::hit("segment-header-synced");
-    shared
-        .vfs
-        .rename(&free.path, &shared.segment_path(segment.id))
-        .map_err(NameError::Before)?;
-    failpoint::hit("segment-renamed");
-    shared.vfs.sync_dir(&shared.dir).map_err(NameError::Sync)?;
-    failpoint::hit("segment-dir-synced");
-    Ok(())
-}
-
-/// A file of its own size under an unfinished name: if the process dies, the next start removes it.
-fn create_oversize(shared: &Shared, bytes: u64) -> io::Result<FreeFile> {
-    let path = shared.pool.new_path().with_extension(&UNFINISHED_SUFFIX[1..]);
-    let file = shared.vfs.create(&path)?;
-    if let Err(error) = file.preallocate(bytes) {
-        // Gives the space back; if that fails too, the next start does it.
-        let _ = shared.vfs.remove(&path);
-        return Err(error);
-    }
-    Ok(FreeFile { path, file })
-}
-
 fn entry_bytes(entry: &WalEntry) -> usize {
     RECORD_HEADER_BYTES + entry.body.len()
-}
-
-fn reserve_bytes(segment_bytes: u64) -> u64 {
-    (segment_bytes / 16).min(RESERVE_BYTES_MAX)
-}
-
-fn file_end(segment: &Segment) -> usize {
-    usize::try_from(segment.file_bytes).expect("segments are at most 1 GiB")
-}
-
-/// A file position in a segment: they all fit, as no segment is larger than its bounds allow.
-fn position(at: usize) -> u32 {
-    u32::try_from(at).expect("segments are at most 1 GiB")
-}
-
-fn failed(reason: &str) -> WalError {
-    WalError::Failed {
-        reason: reason.into(),
-    }
 }

@@ -87,28 +87,23 @@ fn ack() -> Ack {
     }
 }
 
-/// Every command, with every variant of its parts.
-pub(crate) fn entry() -> Entry {
-    let mut blob = Vec::new();
-    push_frame(&mut blob, "t-1", b"{\"a\":1}");
-    push_frame(&mut blob, "", b"two");
-    let pushed = u32::try_from(blob.len()).unwrap();
-    push_frame(&mut blob, "dlq:5", b"replayed");
-    let replayed = u32::try_from(blob.len()).unwrap() - pushed;
-    let start = |name: &str, start| GroupRow {
+fn register(name: &str, start: GroupStart) -> Command {
+    let registered = WallTime(1_700_000_000_000_000);
+    let group = GroupRow {
         name: name.to_owned(),
         start,
-        registered: WallTime(1_700_000_000_000_000),
+        registered,
         version: CatalogVersion(15),
     };
-    let register = |group| {
-        Command::RegisterGroup(RegisterGroup {
-            queue: queue_row(),
-            group,
-            starts: vec![(LaneId(9), Offset(4))],
-        })
-    };
-    let claim = Claim {
+    Command::RegisterGroup(RegisterGroup {
+        queue: queue_row(),
+        group,
+        starts: vec![(LaneId(9), Offset(4))],
+    })
+}
+
+fn claim() -> Claim {
+    Claim {
         lease_id: LeaseId(1 << 100),
         queue: QueueId(12),
         group: "workers".to_owned(),
@@ -117,8 +112,11 @@ pub(crate) fn entry() -> Entry {
         messages_max: 1000,
         lease_ms: Some(30_000),
         auto_ack: true,
-    };
-    let push = Push {
+    }
+}
+
+fn push(bytes: u32) -> Push {
+    Push {
         request: request(),
         queue: QueueId(12),
         lane: "eu-1".to_owned(),
@@ -132,17 +130,27 @@ pub(crate) fn entry() -> Entry {
             PushItem::DuplicateOfItem(0),
             PushItem::Store,
         ],
-        block: Block { at: 0, bytes: pushed },
-    };
+        block: Block { at: 0, bytes },
+    }
+}
+
+/// Every command, with every variant of its parts.
+pub(crate) fn entry() -> Entry {
+    let mut blob = Vec::new();
+    push_frame(&mut blob, "t-1", b"{\"a\":1}");
+    push_frame(&mut blob, "", b"two");
+    let pushed = u32::try_from(blob.len()).unwrap();
+    push_frame(&mut blob, "dlq:5", b"replayed");
+    let replayed = u32::try_from(blob.len()).unwrap() - pushed;
     let lanes = vec![(LaneId(9), Some(Offset(11))), (LaneId(10), None)];
     let commands = vec![
-        Command::Push(push),
-        Command::Claim(claim.clone()),
+        Command::Push(push(pushed)),
+        Command::Claim(claim()),
         Command::Claim(Claim {
             lane: None,
             lease_ms: None,
             auto_ack: false,
-            ..claim
+            ..claim()
         }),
         Command::Ack(ack()),
         Command::Extend(Extend {
@@ -174,9 +182,9 @@ pub(crate) fn entry() -> Entry {
             queue: QueueId(12),
             version: CatalogVersion(17),
         }),
-        register(start("all", GroupStart::Beginning)),
-        register(start("new", GroupStart::Registration)),
-        register(start("at", GroupStart::At(WallTime(1)))),
+        register("all", GroupStart::Beginning),
+        register("new", GroupStart::Registration),
+        register("at", GroupStart::At(WallTime(1))),
         Command::Tick,
         Command::Sweep(Sweep { rows_max: 500 }),
         Command::Trim(Trim {

@@ -19,9 +19,9 @@ impl PayloadStore {
     /// after a failure. A failure now leaves that to the next call; nothing is lost by it.
     pub(in crate::payload) fn tend_rows(&self, maintenance: &mut Maintenance) {
         let rows = &*self.shared.rows;
-        let lost = maintenance.rows.failed || rows.generation() != self.rows_generation();
-        let result = if lost && !self.index().spilled.is_empty() {
-            tracing::warn!(partition = %self.shared.partition, "payload locations in the row store are rebuilt");
+        let lost = rows.generation() != self.rows_generation() && !self.index().spilled.is_empty();
+        let failed_before = maintenance.rows.failed;
+        let result = if lost || failed_before {
             self.rebuild_rows()
         } else {
             self.shared
@@ -33,8 +33,15 @@ impl PayloadStore {
             .and_then(|()| self.settle_rows())
             .and_then(|()| self.spill_excess(maintenance));
         maintenance.rows.failed = result.is_err();
-        if let Err(error) = result {
-            tracing::warn!(partition = %self.shared.partition, %error, "the row store could not be brought up to date");
+        let partition = self.shared.partition;
+        match result {
+            Ok(()) if lost || failed_before => {
+                tracing::warn!(%partition, "payload locations in the row store were lost and are rebuilt");
+            }
+            Ok(()) => {}
+            // It is tried again with every call; the disk may be full for long.
+            Err(error) if failed_before => tracing::debug!(%partition, %error, "the row store fails still"),
+            Err(error) => tracing::warn!(%partition, %error, "the row store failed"),
         }
     }
 
@@ -76,6 +83,7 @@ impl PayloadStore {
         let mut changes = Vec::new();
         for row in rows {
             let Some(slot) = index.slot(PlaceKind::File(row.file)) else {
+                changes.push((self.row_key(lane, row.run.first()), None));
                 continue;
             };
             let stored = Stored {

@@ -196,9 +196,9 @@ fn damage_anywhere_is_refused_by_the_file_name() {
     for name in names(&vfs) {
         let path = Path::new(DIR).join(&name);
         let bytes = vfs.read(&path).unwrap();
-        for at in 0..bytes.len() {
+        for (at, byte) in bytes.iter().enumerate() {
             let copy = vfs.fork();
-            copy.corrupt(&path, at, &[bytes[at] ^ 0x10]);
+            copy.corrupt(&path, at, &[byte ^ 0x10]);
             let refused = open(&copy)
                 .and_then(|(store, found)| load(&store, &found.unwrap()))
                 .unwrap_err();

@@ -460,7 +460,7 @@ impl World {
             let naive = (lane.head..lane.tail()).find(|offset| lane.messages[*offset as usize].0 >= at);
             assert_eq!(
                 store.offset_at(id, at, tail).unwrap(),
-                Offset(naive.unwrap_or(lane.tail()))
+                Offset(naive.unwrap_or_else(|| lane.tail()))
             );
             if let Some(older) = store.older_than(id, at) {
                 assert!(older <= tail && older > head, "{older} of {head}..{tail}");

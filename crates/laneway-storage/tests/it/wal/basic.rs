@@ -394,3 +394,22 @@ fn closed_log_refuses() {
     node.wal.close();
     assert_eq!(node.try_append(P0, vec![entry(0, 1, 1)]), Err(WalError::Closed));
 }
+
+#[test]
+fn group_that_starts_anew_in_the_process_goes_on_from_what_is_queued() {
+    let mut node = Node::new(SMALL);
+    node.append(P0, vec![entry(0, 1, 10)]);
+    let (done, _answer) = callback();
+    node.wal.save_vote(P0, Bytes::from_static(b"vote"), done);
+    node.wal.save_committed(P0, Bytes::from_static(b"committed"));
+    let (done, _answer) = callback();
+    node.wal.append(P0, vec![entry(1, 1, 10)], done);
+    let now = node.wal.recovered(P0);
+    assert_eq!(
+        (now.vote.as_deref(), now.committed.as_deref()),
+        (Some(&b"vote"[..]), Some(&b"committed"[..]))
+    );
+    assert_eq!((now.purged, now.last), (None, Some((1, 1, 7))));
+    node.writer.step();
+    assert_eq!(node.reopen(SMALL).unwrap().wal.recovered(P0), now);
+}

@@ -100,6 +100,37 @@ fn flipped_bit_in_an_older_segment_is_refused() {
 }
 
 #[test]
+fn wiped_range_before_a_later_drain_is_refused() {
+    let options = laneway_storage::wal::WalOptions {
+        segment_bytes: 64 * 1024,
+        ..SMALL
+    };
+    let mut node = Node::new(options);
+    for index in 0..6 {
+        node.append(P0, vec![entry(index, 1, 7000)]);
+    }
+    let (path, end) = node.tail();
+    for (from, bytes) in [
+        (5000, 9000),
+        (4096, 64),
+        (6000, 30_000),
+        (12_000, 4096),
+        (end - 7064 - 5000, 5000),
+    ] {
+        let vfs = node.vfs.fork();
+        vfs.corrupt(&path, from, &vec![0; bytes]);
+        assert!(
+            matches!(Node::open(&vfs, options), Err(WalOpenError::Damaged { .. })),
+            "{bytes} bytes at {from}"
+        );
+    }
+    // The whole of the last drain, and the file's end with it.
+    let vfs = node.vfs.fork();
+    vfs.corrupt(&path, end - 7064, &vec![0; 7064]);
+    assert_eq!(Node::open(&vfs, options).unwrap().dump()[&P0].entries.len(), 5);
+}
+
+#[test]
 fn missing_segment_is_named() {
     let mut node = Node::new(SMALL);
     let mut index = 0;
