@@ -37,7 +37,9 @@ impl Admission {
             let message = format!("too many {what} are in progress in the partition; retry after a moment");
             RequestError::new(ErrorClass::Overloaded, "overloaded", message)
         };
-        let command = Arc::clone(&self.commands).try_acquire_owned().map_err(|_| overloaded("commands"))?;
+        let command = Arc::clone(&self.commands)
+            .try_acquire_owned()
+            .map_err(|_| overloaded("commands"))?;
         // A push larger than the whole bound is let in alone rather than never.
         let wanted = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max);
         let bytes = match wanted {
@@ -47,6 +49,9 @@ impl Admission {
                 Some(bytes.map_err(|_| overloaded("payload bytes"))?)
             }
         };
-        Ok(Permit { _command: command, _bytes: bytes })
+        Ok(Permit {
+            _command: command,
+            _bytes: bytes,
+        })
     }
 }

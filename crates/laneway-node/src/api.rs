@@ -538,6 +538,10 @@ pub struct QueueMetrics {
 impl RequestError {
     /// A refusal of `class` with the contract's `code`.
     pub fn new(class: ErrorClass, code: &'static str, message: impl fmt::Display) -> Self {
-        Self { class, code, message: message.to_string() }
+        Self {
+            class,
+            code,
+            message: message.to_string(),
+        }
     }
 }

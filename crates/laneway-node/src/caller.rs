@@ -55,7 +55,9 @@ struct Ticket(AtomicU8);
 
 impl Ticket {
     fn settle(&self, state: u8) -> bool {
-        self.0.compare_exchange(WAITING, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.0
+            .compare_exchange(WAITING, state, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 }
 
@@ -63,7 +65,14 @@ impl Ticket {
 pub(crate) fn caller<A>(permit: Option<Permit>) -> (Caller<A>, Waiting<A>) {
     let (reply, answer) = oneshot::channel();
     let ticket = Arc::new(Ticket::default());
-    (Caller { reply, ticket: Arc::clone(&ticket), _permit: permit }, Waiting { answer, ticket })
+    (
+        Caller {
+            reply,
+            ticket: Arc::clone(&ticket),
+            _permit: permit,
+        },
+        Waiting { answer, ticket },
+    )
 }
 
 impl<A> Caller<A> {
@@ -82,20 +91,24 @@ impl<A> Waiting<A> {
     /// Waits for the outcome. `whose` names the group in errors; `refused` is the error of a request that was not taken up.
     ///
     /// Cancel safety: dropping the future withdraws nothing that is proposed.
-    pub(crate) async fn outcome(
-        mut self,
-        waits: Waits,
-        whose: &dyn WhoseOutcome,
-    ) -> Result<A, RequestError> {
+    pub(crate) async fn outcome(mut self, waits: Waits, whose: &dyn WhoseOutcome) -> Result<A, RequestError> {
         let started = Instant::now();
         let mut deadline = started + waits.leader;
         loop {
             match tokio::time::timeout_at(deadline, &mut self.answer).await {
                 Ok(Ok(answer)) => return answer,
                 Ok(Err(_)) | Err(_) if self.ticket.settle(WITHDRAWN) => return Err(whose.not_taken_up()),
-                Ok(Err(_)) => return Err(outcome_unknown("it was proposed, then the partition restarted", whose)),
+                Ok(Err(_)) => {
+                    return Err(outcome_unknown(
+                        "it was proposed, then the partition restarted",
+                        whose,
+                    ));
+                }
                 Err(_) if deadline >= started + waits.outcome => {
-                    return Err(outcome_unknown("it was proposed but is not committed in time", whose));
+                    return Err(outcome_unknown(
+                        "it was proposed but is not committed in time",
+                        whose,
+                    ));
                 }
                 Err(_) => deadline = started + waits.outcome,
             }
@@ -133,7 +146,10 @@ mod tests {
         }
     }
 
-    const WAITS: Waits = Waits { leader: Duration::from_millis(1), outcome: Duration::from_millis(2) };
+    const WAITS: Waits = Waits {
+        leader: Duration::from_millis(1),
+        outcome: Duration::from_millis(2),
+    };
 
     #[tokio::test]
     async fn request_not_taken_up_is_refused_for_good() {
@@ -147,11 +163,17 @@ mod tests {
     async fn request_taken_up_is_unknown_until_answered() {
         let (taken, waiting) = caller::<u8>(None);
         assert!(taken.take_up());
-        assert_eq!(waiting.outcome(WAITS, &Whose).await.unwrap_err().class, ErrorClass::OutcomeUnknown);
+        assert_eq!(
+            waiting.outcome(WAITS, &Whose).await.unwrap_err().class,
+            ErrorClass::OutcomeUnknown
+        );
         let (taken, waiting) = caller::<u8>(None);
         assert!(taken.take_up());
         drop(taken);
-        assert_eq!(waiting.outcome(WAITS, &Whose).await.unwrap_err().class, ErrorClass::OutcomeUnknown);
+        assert_eq!(
+            waiting.outcome(WAITS, &Whose).await.unwrap_err().class,
+            ErrorClass::OutcomeUnknown
+        );
         let (taken, waiting) = caller::<u8>(None);
         assert!(taken.take_up());
         assert!(taken.answer(Ok(7)).is_ok());

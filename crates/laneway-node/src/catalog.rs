@@ -137,7 +137,10 @@ impl CatalogHandle {
         loop {
             if self.serving.load(Ordering::Acquire)
                 && let Some(group) = self.group()
-                && matches!(tokio::time::timeout_at(deadline, group.read_index()).await, Ok(Ok(_)))
+                && matches!(
+                    tokio::time::timeout_at(deadline, group.read_index()).await,
+                    Ok(Ok(_))
+                )
             {
                 return Ok(());
             }
@@ -152,7 +155,6 @@ impl CatalogHandle {
     pub(crate) fn version(&self) -> CatalogVersion {
         CatalogVersion(*self.version.borrow())
     }
-
 }
 
 impl fmt::Display for CatalogHandle {

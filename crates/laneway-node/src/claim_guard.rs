@@ -16,7 +16,11 @@ pub(crate) struct ClaimGuard {
 
 impl ClaimGuard {
     pub(crate) fn new(partition: Arc<PartitionHandle>, lease_id: LeaseId, lanes: Vec<LaneId>) -> Self {
-        Self { partition, lease_id, lanes }
+        Self {
+            partition,
+            lease_id,
+            lanes,
+        }
     }
 
     /// The answer is on the way: the claim runs to its deadline.
@@ -28,7 +32,8 @@ impl ClaimGuard {
 impl Drop for ClaimGuard {
     fn drop(&mut self) {
         if !self.lanes.is_empty() {
-            self.partition.release(self.lease_id, std::mem::take(&mut self.lanes));
+            self.partition
+                .release(self.lease_id, std::mem::take(&mut self.lanes));
         }
     }
 }

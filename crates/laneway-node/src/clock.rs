@@ -24,7 +24,9 @@ pub(crate) struct SystemClock {
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self { started: Instant::now() }
+        Self {
+            started: Instant::now(),
+        }
     }
 }
 
@@ -85,8 +87,12 @@ impl TimeKeeper {
             }
             _ => 0,
         };
-        self.office =
-            Some(Office { lease_anchor: continued.max(last.lease.0), mono_anchor: mono, last, last_mono: 0 });
+        self.office = Some(Office {
+            lease_anchor: continued.max(last.lease.0),
+            mono_anchor: mono,
+            last,
+            last_mono: 0,
+        });
         self.skew = None;
     }
 
@@ -99,14 +105,22 @@ impl TimeKeeper {
     pub(crate) fn peek(&self, clock: &dyn Clock) -> Option<Stamps> {
         let office = self.office.as_ref()?;
         let mono = clock.monotonic_us();
-        let lease = office.lease_anchor.saturating_add(mono.saturating_sub(office.mono_anchor)).max(office.last.lease.0);
+        let lease = office
+            .lease_anchor
+            .saturating_add(mono.saturating_sub(office.mono_anchor))
+            .max(office.last.lease.0);
         let wall = if office.last_mono == 0 {
             clock.wall_us()
         } else {
             let elapsed = mono.saturating_sub(office.last_mono);
-            clock.wall_us().min(office.last.wall.0.saturating_add(elapsed + elapsed / 20))
+            clock
+                .wall_us()
+                .min(office.last.wall.0.saturating_add(elapsed + elapsed / 20))
         };
-        Some(Stamps { lease: LeaseTime(lease), wall: WallTime(wall.max(office.last.wall.0 + 1)) })
+        Some(Stamps {
+            lease: LeaseTime(lease),
+            wall: WallTime(wall.max(office.last.wall.0 + 1)),
+        })
     }
 
     /// The stamps of the next entry; `None` out of office.
@@ -148,7 +162,10 @@ mod tests {
     }
 
     fn stamps(lease: u64, wall: u64) -> Stamps {
-        Stamps { lease: LeaseTime(lease), wall: WallTime(wall) }
+        Stamps {
+            lease: LeaseTime(lease),
+            wall: WallTime(wall),
+        }
     }
 
     #[test]

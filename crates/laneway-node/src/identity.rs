@@ -66,13 +66,20 @@ impl Identity {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(IdentityError::Io { file, source }),
         };
-        let damaged = |what| IdentityError::Damaged { file: file.clone(), what };
+        let damaged = |what| IdentityError::Damaged {
+            file: file.clone(),
+            what,
+        };
         let text = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text"))?;
-        let (body, sum) = text.rsplit_once("sum ").ok_or_else(|| damaged("it has no checksum"))?;
+        let (body, sum) = text
+            .rsplit_once("sum ")
+            .ok_or_else(|| damaged("it has no checksum"))?;
         if u64::from_str_radix(sum.trim_end(), 16).ok() != Some(xxh3_64(body.as_bytes())) {
             return Err(damaged("its checksum is wrong"));
         }
-        Self::parse(body).map(Some).ok_or_else(|| damaged("it has unknown contents"))
+        Self::parse(body)
+            .map(Some)
+            .ok_or_else(|| damaged("it has unknown contents"))
     }
 
     fn parse(body: &str) -> Option<Self> {
@@ -80,13 +87,25 @@ impl Identity {
         if lines.next() != Some(HEADER) {
             return None;
         }
-        let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
+        let mut field = |name: &str| {
+            lines
+                .next()?
+                .strip_prefix(name)?
+                .strip_prefix(' ')
+                .map(str::to_owned)
+        };
         let cluster = field("cluster")?;
         let cluster_id = u64::from_str_radix(&field("cluster-id")?, 16).ok()?;
         let node = field("node")?.parse().ok()?;
         let generation = u64::from_str_radix(&field("generation")?, 16).ok()?;
         let partitions = field("partitions")?.parse().ok()?;
-        Some(Self { cluster, cluster_id, node, generation, partitions })
+        Some(Self {
+            cluster,
+            cluster_id,
+            node,
+            generation,
+            partitions,
+        })
     }
 
     /// Writes the file durably: it is there whole or not at all.

@@ -23,7 +23,7 @@ use crate::replica::ReplicaContext;
 /// Between two rounds.
 const ROUND: Duration = Duration::from_millis(200);
 
-/// Between two looks at retention.
+/// Between two looks at retention and at the free space.
 const RETAIN_EVERY: Duration = Duration::from_secs(1);
 
 /// Bytes of entries after which a partition gets a checkpoint before its time.
@@ -42,7 +42,11 @@ pub(crate) struct Disk {
 
 impl Disk {
     pub(crate) fn new(free_bytes_min: u64) -> Self {
-        Self { free: AtomicU64::new(u64::MAX), low: AtomicBool::new(false), free_bytes_min }
+        Self {
+            free: AtomicU64::new(u64::MAX),
+            low: AtomicBool::new(false),
+            free_bytes_min,
+        }
     }
 
     pub(crate) fn is_low(&self) -> bool {
@@ -53,8 +57,9 @@ impl Disk {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Looks; says so once when it becomes low and once when it no longer is.
-    pub(crate) fn look(&self, vfs: &dyn Vfs, dir: &std::path::Path) {
+    /// Looks; says so once when it becomes low and once when it no longer is. `wal` says whether the log has room in
+    /// reserve: without it, it could take no push either.
+    pub(crate) fn look(&self, vfs: &dyn Vfs, dir: &std::path::Path, wal: &Wal) {
         let free = match vfs.free_bytes(dir) {
             Ok(free) => free,
             Err(error) => {
@@ -63,10 +68,14 @@ impl Disk {
             }
         };
         self.free.store(free, Ordering::Relaxed);
-        let low = free < self.free_bytes_min;
+        let low = free < self.free_bytes_min || !wal.reserve();
         if self.low.swap(low, Ordering::Relaxed) != low {
             if low {
-                tracing::warn!(free, reserve = self.free_bytes_min, "disk is low, pushes are refused");
+                tracing::warn!(
+                    free,
+                    reserve = self.free_bytes_min,
+                    "disk is low, pushes are refused"
+                );
             } else {
                 tracing::info!(free, "disk has room again, pushes are taken");
             }
@@ -98,10 +107,15 @@ pub(crate) struct Maintenance {
 impl Maintenance {
     pub(crate) fn start(work: Work) -> std::io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("maintenance".to_owned()).spawn(move || {
-            Round::new(work).run(&stopped);
-        })?;
-        Ok(Self { stop: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
+        let thread = std::thread::Builder::new()
+            .name("maintenance".to_owned())
+            .spawn(move || {
+                Round::new(work).run(&stopped);
+            })?;
+        Ok(Self {
+            stop: Mutex::new(Some(stop)),
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     /// Blocking.
@@ -154,9 +168,11 @@ impl Round {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.work.disk.look(&*self.work.vfs, &self.work.data_dir);
             if self.last_retain.elapsed() >= RETAIN_EVERY {
                 self.last_retain = Instant::now();
+                self.work
+                    .disk
+                    .look(&*self.work.vfs, &self.work.data_dir, &self.work.wal);
                 for (partition, _) in &self.work.partitions {
                     partition.cast(PartitionMsg::Retain);
                 }
@@ -176,7 +192,9 @@ impl Round {
             let applied = partition.applied_index.load(Ordering::Acquire);
             let written = partition.checkpoint_index.load(Ordering::Acquire);
             let bytes = partition.bytes_since_checkpoint.load(Ordering::Relaxed);
-            let dedup_rows = partition.stores().map_or(0, |stores| stores.dedup.stats().rows_in_memory);
+            let dedup_rows = partition
+                .stores()
+                .map_or(0, |stores| stores.dedup.stats().rows_in_memory);
             let rows = dedup_rows >= self.work.storage.dedup_rows_in_memory_max / 4;
             if applied > written && (pressed || rows || self.due(partition.id, bytes)) {
                 let outcome = self.checkpoint_partition(&partition, &context);
@@ -194,7 +212,11 @@ impl Round {
 
     fn due(&self, partition: PartitionId, bytes: u64) -> bool {
         let pause = Duration::from_millis(self.work.storage.checkpoint_ms_max);
-        bytes >= CHECKPOINT_BYTES || self.last_checkpoint.get(&partition).is_none_or(|last| last.elapsed() >= pause)
+        bytes >= CHECKPOINT_BYTES
+            || self
+                .last_checkpoint
+                .get(&partition)
+                .is_none_or(|last| last.elapsed() >= pause)
     }
 
     fn written(&mut self, partition: PartitionId, outcome: Result<u64, RoundError>) {
@@ -227,13 +249,22 @@ impl Round {
             return Err(RoundError::NoActor);
         }
         let write = || {
-            let CheckpointPart::Cut { applied, membership, payloads, dedup, dedup_from } = next(&parts)? else {
+            let CheckpointPart::Cut {
+                applied,
+                membership,
+                payloads,
+                dedup,
+                dedup_from,
+            } = next(&parts)?
+            else {
                 return Err(RoundError::NoActor);
             };
             let mut writer = store.begin(full)?;
             loop {
                 partition.cast(PartitionMsg::CheckpointStep);
-                let CheckpointPart::Rows { rows, done } = next(&parts)? else { return Err(RoundError::NoActor) };
+                let CheckpointPart::Rows { rows, done } = next(&parts)? else {
+                    return Err(RoundError::NoActor);
+                };
                 for (key, row) in rows {
                     put_row(&mut writer, &key, row.as_ref())?;
                 }
@@ -275,11 +306,15 @@ impl Round {
             return Err(RoundError::NoActor);
         }
         let write = || {
-            let CatalogPart::Cut { applied, membership } = next(&parts)? else { return Err(RoundError::NoActor) };
+            let CatalogPart::Cut { applied, membership } = next(&parts)? else {
+                return Err(RoundError::NoActor);
+            };
             let mut writer = store.begin(full)?;
             loop {
                 catalog.cast(CatalogMsg::CheckpointStep);
-                let CatalogPart::Rows { rows, done } = next(&parts)? else { return Err(RoundError::NoActor) };
+                let CatalogPart::Rows { rows, done } = next(&parts)? else {
+                    return Err(RoundError::NoActor);
+                };
                 for (key, row) in rows {
                     put_row(&mut writer, &key, row.as_ref())?;
                 }
@@ -323,14 +358,24 @@ impl Round {
     fn recycle(&self) -> Result<(), RoundError> {
         let segments = self.work.wal.segments();
         let mut in_use = segments.len();
-        for segment in segments.iter().filter(|segment| !segment.active && !segment.log_needed) {
-            let stores: Vec<_> =
-                self.work.partitions.iter().filter_map(|(partition, _)| partition.stores().ok()).collect();
+        for segment in segments
+            .iter()
+            .filter(|segment| !segment.active && !segment.log_needed)
+        {
+            let stores: Vec<_> = self
+                .work
+                .partitions
+                .iter()
+                .filter_map(|(partition, _)| partition.stores().ok())
+                .collect();
             if stores.len() < self.work.partitions.len() {
                 // A partition that is down may have payloads there.
                 return Ok(());
             }
-            let live: u64 = stores.iter().map(|stores| stores.payloads.segment_live_bytes(segment.id)).sum();
+            let live: u64 = stores
+                .iter()
+                .map(|stores| stores.payloads.segment_live_bytes(segment.id))
+                .sum();
             if live > 0 && in_use < self.work.storage.wal_segments_max as usize {
                 continue;
             }
@@ -374,5 +419,10 @@ fn position(applied: LogPosition) -> (u64, u64, u64) {
 fn name_of(manifest: &Manifest) -> CheckpointName {
     let (index, term, leader) = manifest.applied;
     let membership: Bytes = manifest.membership.clone();
-    CheckpointName { index, term, leader, membership }
+    CheckpointName {
+        index,
+        term,
+        leader,
+        membership,
+    }
 }

@@ -7,8 +7,8 @@ use crate::api::Histogram;
 
 /// Upper bounds of the latency buckets, in µs.
 const BOUNDS_US: [u64; 16] = [
-    100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000,
-    5_000_000, 10_000_000,
+    100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
+    2_000_000, 5_000_000, 10_000_000,
 ];
 
 /// A histogram that is written without a lock.
@@ -29,13 +29,20 @@ impl LatencyHistogram {
     pub(crate) fn read(&self) -> Histogram {
         Histogram {
             bounds: BOUNDS_US.iter().map(|us| seconds(*us)).collect(),
-            counts: self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+            counts: self
+                .counts
+                .iter()
+                .map(|count| count.load(Ordering::Relaxed))
+                .collect(),
             sum: seconds(self.sum_us.load(Ordering::Relaxed)),
         }
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a display value; 2^53 µs are 285 years")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a display value; 2^53 µs are 285 years"
+)]
 fn seconds(us: u64) -> f64 {
     us as f64 / 1e6
 }

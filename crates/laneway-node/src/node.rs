@@ -13,11 +13,9 @@ use laneway_storage::wal::{Wal, WalOpenError, WalOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::Semaphore;
 
-use crate::api::{
-    GroupDigest, GroupStatus, Metrics, NodeStatus, Readiness, RequestError, StorageStatus,
-};
+use crate::api::{GroupDigest, GroupStatus, Metrics, NodeStatus, Readiness, RequestError, StorageStatus};
 use crate::catalog::CatalogHandle;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::SystemClock;
 use crate::identity::{Identity, IdentityError};
 use crate::maintenance::{Disk, Maintenance, Work};
 use crate::metrics::NodeCounters;
@@ -30,6 +28,9 @@ use crate::replica::ReplicaContext;
 use crate::supervisor::{NodeSupervisor, Replica, SupervisorMsg, start};
 
 const LOCK_FILE: &str = "lock";
+
+/// Longest wait for actors to end at a stop.
+const ACTOR_STOP_WAIT: Duration = Duration::from_secs(5);
 
 /// Why a node does not start. The text is one line that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +82,9 @@ pub enum StartError {
         range: String,
     },
     /// A file is damaged.
-    #[error("{what}; restore the data directory from a backup, or start with an empty one: the broker does not guess")]
+    #[error(
+        "{what}; restore the data directory from a backup, or start with an empty one: the broker does not guess"
+    )]
     Damaged {
         /// Which file, and how.
         what: String,
@@ -138,7 +141,11 @@ impl fmt::Display for Recovered {
         if self.new {
             return f.write_str("new data directory");
         }
-        write!(f, "{} wal segments, {} entries above checkpoints", self.wal_segments, self.entries)?;
+        write!(
+            f,
+            "{} wal segments, {} entries above checkpoints",
+            self.wal_segments, self.entries
+        )?;
         if self.torn_bytes_cut > 0 {
             write!(f, ", {} bytes of an unfinished write cut", self.torn_bytes_cut)?;
         }
@@ -171,8 +178,8 @@ pub(crate) struct Inner {
     supervisor: ActorRef<SupervisorMsg>,
     maintenance: Maintenance,
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
-    /// Held until the node is gone.
-    _lock: Box<dyn VfsLock>,
+    /// Held until the node has stopped.
+    lock: Mutex<Option<Box<dyn VfsLock>>>,
 }
 
 impl Node {
@@ -182,7 +189,7 @@ impl Node {
     /// was changed when the data directory is refused.
     pub async fn start(options: NodeOptions) -> Result<(Self, Recovered), StartError> {
         let started = Instant::now();
-        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs::default());
+        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
         let opened = tokio::task::spawn_blocking(move || Foundation::open(options, vfs))
             .await
             .map_err(|error| io_error("opening the data directory", std::io::Error::other(error)))??;
@@ -196,16 +203,41 @@ impl Node {
             task.abort();
         }
         let inner = Arc::clone(&self.inner);
-        if tokio::task::spawn_blocking(move || inner.maintenance.stop()).await.is_err() {
+        if tokio::task::spawn_blocking(move || inner.maintenance.stop())
+            .await
+            .is_err()
+        {
             tracing::error!("the maintenance thread did not stop");
         }
         let groups = self.inner.partitions.iter().map(|partition| partition.group());
         for group in groups.chain([self.inner.catalog.group()]).flatten() {
             group.shutdown().await;
         }
-        self.inner.supervisor.stop_children(None);
-        self.inner.supervisor.stop(None);
-        self.inner.wal.close();
+        self.inner
+            .supervisor
+            .stop_children_and_wait(None, Some(ACTOR_STOP_WAIT))
+            .await;
+        if self
+            .inner
+            .supervisor
+            .stop_and_wait(None, Some(ACTOR_STOP_WAIT))
+            .await
+            .is_err()
+        {
+            tracing::warn!("the supervisor did not stop in time");
+        }
+        let wal = self.inner.wal.clone();
+        if tokio::task::spawn_blocking(move || wal.close()).await.is_err() {
+            tracing::error!("the log did not close");
+        }
+        // Nothing writes any more: another process may have the directory.
+        drop(
+            self.inner
+                .lock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
     }
 
     /// Whether it serves all partitions, and what it lacks.
@@ -225,7 +257,10 @@ impl Node {
                 });
             }
         }
-        Readiness { ready: reasons.is_empty(), reasons }
+        Readiness {
+            ready: reasons.is_empty(),
+            reasons,
+        }
     }
 
     /// Why the node can do nothing any more (its log failed), if that is so: stop the process.
@@ -237,7 +272,12 @@ impl Node {
     pub async fn status(&self) -> NodeStatus {
         let inner = &self.inner;
         let mut groups = vec![self.catalog_status()];
-        groups.extend(inner.partitions.iter().map(|partition| partition_status(partition)));
+        groups.extend(
+            inner
+                .partitions
+                .iter()
+                .map(|partition| partition_status(partition)),
+        );
         NodeStatus {
             version: env!("CARGO_PKG_VERSION"),
             cluster_id: format!("{:016x}", inner.identity.cluster_id),
@@ -256,19 +296,34 @@ impl Node {
         let catalog = &self.inner.catalog;
         let checkpoint = catalog.checkpoint_index.load(Ordering::Acquire);
         let leads = catalog.serving.load(Ordering::Acquire);
-        group_status(PartitionId::CATALOG, catalog.group(), leads, checkpoint, catalog.stopped())
+        group_status(
+            PartitionId::CATALOG,
+            catalog.group(),
+            leads,
+            checkpoint,
+            catalog.stopped(),
+        )
     }
 
     fn storage_status(&self) -> StorageStatus {
         let inner = &self.inner;
         let wal = inner.wal.stats();
         let mut status = StorageStatus {
-            wal_bytes: inner.wal.segments().iter().map(|segment| segment.file_bytes).sum(),
+            wal_bytes: inner
+                .wal
+                .segments()
+                .iter()
+                .map(|segment| segment.file_bytes)
+                .sum(),
             checkpoint_bytes: inner.checkpoint_bytes.load(Ordering::Relaxed),
             wal_syncs: wal.fsyncs,
             ..StorageStatus::default()
         };
-        for stores in inner.partitions.iter().filter_map(|partition| partition.stores().ok()) {
+        for stores in inner
+            .partitions
+            .iter()
+            .filter_map(|partition| partition.stores().ok())
+        {
             let payloads = stores.payloads.stats();
             status.backlog_bytes += payloads.backlog_bytes;
             status.backlog_live_bytes += payloads.backlog_live_bytes;
@@ -282,7 +337,11 @@ impl Node {
         let catalog = {
             let applied_index = self.inner.catalog.applied_index.load(Ordering::Acquire);
             let digest = self.inner.catalog.machine().digest();
-            GroupDigest { partition: PartitionId::CATALOG, applied_index, digest }
+            GroupDigest {
+                partition: PartitionId::CATALOG,
+                applied_index,
+                digest,
+            }
         };
         let mut digests = vec![catalog];
         for partition in &self.inner.partitions {
@@ -324,7 +383,13 @@ impl Node {
 fn partition_status(partition: &PartitionHandle) -> GroupStatus {
     let checkpoint = partition.checkpoint_index.load(Ordering::Acquire);
     let leads = partition.serving.load(Ordering::Acquire);
-    group_status(partition.id, partition.group(), leads, checkpoint, partition.stopped())
+    group_status(
+        partition.id,
+        partition.group(),
+        leads,
+        checkpoint,
+        partition.stopped(),
+    )
 }
 
 fn group_status(
@@ -338,10 +403,19 @@ fn group_status(
     GroupStatus {
         partition,
         term: metrics.as_ref().map_or(0, |metrics| metrics.term),
-        leader: metrics.as_ref().and_then(|metrics| metrics.leader).map(Identity::node_of),
+        leader: metrics
+            .as_ref()
+            .and_then(|metrics| metrics.leader)
+            .map(Identity::node_of),
         leads,
-        last_index: metrics.as_ref().and_then(|metrics| metrics.last_index).unwrap_or(0),
-        commit_index: metrics.as_ref().and_then(|metrics| metrics.committed).unwrap_or(0),
+        last_index: metrics
+            .as_ref()
+            .and_then(|metrics| metrics.last_index)
+            .unwrap_or(0),
+        commit_index: metrics
+            .as_ref()
+            .and_then(|metrics| metrics.committed)
+            .unwrap_or(0),
         applied_index: metrics.as_ref().and_then(|metrics| metrics.applied).unwrap_or(0),
         checkpoint_index,
         stopped,
@@ -349,7 +423,10 @@ fn group_status(
 }
 
 fn io_error(what: impl fmt::Display, source: std::io::Error) -> StartError {
-    StartError::Io { what: what.to_string(), source }
+    StartError::Io {
+        what: what.to_string(),
+        source,
+    }
 }
 
 /// An opened data directory, before anything runs on it.
@@ -373,12 +450,16 @@ impl Foundation {
         let dir = options.data_dir.clone();
         let in_dir = |source| io_error(dir.display(), source);
         vfs.create_dir_all(&dir).map_err(in_dir)?;
-        let lock = vfs.lock_exclusive(&dir.join(LOCK_FILE)).map_err(|error| match error.kind() {
-            std::io::ErrorKind::WouldBlock => StartError::DataDirInUse { dir: dir.clone() },
-            _ => in_dir(error),
-        })?;
+        let lock = vfs
+            .lock_exclusive(&dir.join(LOCK_FILE))
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::WouldBlock => StartError::DataDirInUse { dir: dir.clone() },
+                _ => in_dir(error),
+            })?;
         let found = Identity::read(&*vfs, &dir).map_err(|error| match error {
-            IdentityError::Damaged { .. } => StartError::Damaged { what: error.to_string() },
+            IdentityError::Damaged { .. } => StartError::Damaged {
+                what: error.to_string(),
+            },
             IdentityError::Io { file, source } => io_error(file.display(), source),
         })?;
         let new = found.is_none();
@@ -414,38 +495,54 @@ impl Foundation {
         })
     }
 
-    async fn build(self, started: Instant) -> Result<(Node, Recovered), StartError> {
-        let limits = Arc::new(self.options.limits.clone());
-        let parking = Arc::new(Parking::default());
-        let counters = Arc::new(NodeCounters::default());
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-        let storage = Arc::new(self.options.storage.clone());
-        let raft = Arc::new(self.options.raft.clone());
-        let context = |dir: PathBuf| ReplicaContext {
+    fn recovered(&self, started: Instant) -> Recovered {
+        Recovered {
+            new: self.new,
+            cluster_id: format!("{:016x}", self.identity.cluster_id),
+            wal_segments: self.wal_segments,
+            entries: self.entries,
+            torn_bytes_cut: self.torn_bytes_cut,
+            took: started.elapsed(),
+        }
+    }
+
+    /// What all replicas share; each has a folder of its own.
+    fn context(&self) -> ReplicaContext {
+        ReplicaContext {
             raft_id: self.identity.raft_id(),
             vfs: Arc::clone(&self.vfs),
             wal: self.wal.clone(),
             rows: Arc::clone(&self.rows),
-            dir,
-            parking: Arc::clone(&parking),
-            counters: Arc::clone(&counters),
-            clock: Arc::clone(&clock),
-            limits: Arc::clone(&limits),
-            storage: Arc::clone(&storage),
-            raft: Arc::clone(&raft),
+            dir: self.options.data_dir.clone(),
+            parking: Arc::default(),
+            counters: Arc::default(),
+            clock: Arc::new(SystemClock::default()),
+            limits: Arc::new(self.options.limits.clone()),
+            storage: Arc::new(self.options.storage.clone()),
+            raft: Arc::new(self.options.raft.clone()),
             voters: vec![self.identity.raft_id()],
-        };
+        }
+    }
+
+    async fn build(self, started: Instant) -> Result<(Node, Recovered), StartError> {
+        let context = self.context();
+        let (limits, storage) = (Arc::clone(&context.limits), Arc::clone(&context.storage));
+        let (parking, counters) = (Arc::clone(&context.parking), Arc::clone(&context.counters));
         let data_dir = self.options.data_dir.clone();
-        let catalog = (CatalogHandle::new(&limits), context(data_dir.join("catalog")));
+        let in_dir = |dir: PathBuf| ReplicaContext {
+            dir,
+            ..context.clone()
+        };
+        let catalog = (CatalogHandle::new(&limits), in_dir(data_dir.join("catalog")));
         let partitions: Vec<_> = (0..self.identity.partitions)
             .map(|number| {
                 let dir = data_dir.join("partitions").join(format!("{number:04}"));
-                (PartitionHandle::new(PartitionId(number), &limits), context(dir))
+                (PartitionHandle::new(PartitionId(number), &limits), in_dir(dir))
             })
             .collect();
         let supervisor = start_replicas(&catalog, &partitions).await?;
         let disk = Arc::new(Disk::new(limits.disk_free_bytes_min));
-        disk.look(&*self.vfs, &data_dir);
+        disk.look(&*self.vfs, &data_dir, &self.wal);
         let checkpoint_bytes = Arc::new(AtomicU64::new(0));
         let handles: Vec<_> = partitions.iter().map(|(handle, _)| Arc::clone(handle)).collect();
         let catalog_handle = Arc::clone(&catalog.0);
@@ -461,14 +558,7 @@ impl Foundation {
             checkpoint_bytes: Arc::clone(&checkpoint_bytes),
         })
         .map_err(|source| io_error("starting a thread", source))?;
-        let recovered = Recovered {
-            new: self.new,
-            cluster_id: format!("{:016x}", self.identity.cluster_id),
-            wal_segments: self.wal_segments,
-            entries: self.entries,
-            torn_bytes_cut: self.torn_bytes_cut,
-            took: started.elapsed(),
-        };
+        let recovered = self.recovered(started);
         let inner = Inner {
             parking_slots: Semaphore::new(limits.parked_pops_max as usize),
             limits,
@@ -486,9 +576,14 @@ impl Foundation {
             checkpoint_bytes,
             supervisor,
             maintenance,
-            _lock: self.lock,
+            lock: Mutex::new(Some(self.lock)),
         };
-        Ok((Node { inner: Arc::new(inner) }, recovered))
+        Ok((
+            Node {
+                inner: Arc::new(inner),
+            },
+            recovered,
+        ))
     }
 }
 
@@ -497,10 +592,16 @@ async fn start_replicas(
     catalog: &(Arc<CatalogHandle>, ReplicaContext),
     partitions: &[(Arc<PartitionHandle>, ReplicaContext)],
 ) -> Result<ActorRef<SupervisorMsg>, StartError> {
-    let failed = |partition, error: OpenError| StartError::Partition { partition, what: error.to_string() };
+    let failed = |partition, error: OpenError| StartError::Partition {
+        partition,
+        what: error.to_string(),
+    };
     let (supervisor, _) = Actor::spawn(None, NodeSupervisor, ()).await.map_err(|error| {
         let what = error.to_string();
-        StartError::Partition { partition: PartitionId::CATALOG, what }
+        StartError::Partition {
+            partition: PartitionId::CATALOG,
+            what,
+        }
     })?;
     let mut replicas = vec![Replica::Catalog(Arc::clone(&catalog.0), catalog.1.clone())];
     for (handle, context) in partitions {
@@ -536,7 +637,11 @@ fn background(
 
 fn check(options: &NodeOptions) -> Result<(), StartError> {
     let wrong = |option, value: u64, range: &str| {
-        Err(StartError::Option { option, value, range: range.to_owned() })
+        Err(StartError::Option {
+            option,
+            value,
+            range: range.to_owned(),
+        })
     };
     if options.partitions > PARTITIONS_MAX {
         return wrong("partitions", options.partitions.into(), "1 to 1024");
@@ -545,7 +650,11 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
         return wrong("node", 0, "at least 1");
     }
     if options.raft.election_ms_min >= options.raft.election_ms_max {
-        return wrong("election_ms_min", options.raft.election_ms_min, "below election_ms_max");
+        return wrong(
+            "election_ms_min",
+            options.raft.election_ms_min,
+            "below election_ms_max",
+        );
     }
     if options.limits.entries_in_flight_max == 0 {
         return wrong("entries_in_flight_max", 0, "at least 1");
@@ -576,10 +685,17 @@ fn accept(identity: Identity, options: &NodeOptions) -> Result<Identity, StartEr
 /// Mints an identity for an empty directory; one with data but no identity is refused.
 fn found_identity(options: &NodeOptions, vfs: &dyn Vfs, dir: &Path) -> Result<Identity, StartError> {
     let partitions = dir.join("partitions");
-    if vfs.exists(&partitions).map_err(|source| io_error(partitions.display(), source))? {
+    if vfs
+        .exists(&partitions)
+        .map_err(|source| io_error(partitions.display(), source))?
+    {
         return Err(StartError::NoIdentity { dir: dir.to_owned() });
     }
-    let partitions = if options.partitions == 0 { PARTITIONS_DEFAULT } else { options.partitions };
+    let partitions = if options.partitions == 0 {
+        PARTITIONS_DEFAULT
+    } else {
+        options.partitions
+    };
     Ok(Identity {
         cluster: options.cluster.clone(),
         cluster_id: rand::random(),

@@ -161,6 +161,10 @@ pub struct RaftOptions {
 
 impl Default for RaftOptions {
     fn default() -> Self {
-        Self { heartbeat_ms: 50, election_ms_min: 150, election_ms_max: 300 }
+        Self {
+            heartbeat_ms: 50,
+            election_ms_min: 150,
+            election_ms_max: 300,
+        }
     }
 }

@@ -43,7 +43,11 @@ struct Slot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hint {
     /// A lane of this partition can be claimed.
-    Lane { key: ParkingKey, partition: PartitionId, lane: Arc<str> },
+    Lane {
+        key: ParkingKey,
+        partition: PartitionId,
+        lane: Arc<str>,
+    },
     /// A queue it waits for is gone.
     QueueGone,
     /// Anything may have changed.
@@ -64,29 +68,52 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Parking {
     /// Parks under each of `keys`; `discovery` also waits for new queues. From now on no hint is missed.
-    pub(crate) fn park(self: &Arc<Self>, keys: Vec<ParkingKey>, lane: Option<Arc<str>>, discovery: bool) -> Parked {
-        let waiter = Arc::new(Waiter { lane, slot: Mutex::default(), notify: Notify::new() });
+    pub(crate) fn park(
+        self: &Arc<Self>,
+        keys: Vec<ParkingKey>,
+        lane: Option<Arc<str>>,
+        discovery: bool,
+    ) -> Parked {
+        let waiter = Arc::new(Waiter {
+            lane,
+            slot: Mutex::default(),
+            notify: Notify::new(),
+        });
         let mut inner = locked(&self.inner);
         for key in &keys {
-            inner.by_key.entry(key.clone()).or_default().push_back(Arc::clone(&waiter));
+            inner
+                .by_key
+                .entry(key.clone())
+                .or_default()
+                .push_back(Arc::clone(&waiter));
         }
         if discovery {
             inner.discovery.push(Arc::clone(&waiter));
         }
         drop(inner);
         self.parked.fetch_add(1, Ordering::Relaxed);
-        Parked { parking: Arc::clone(self), keys, waiter }
+        Parked {
+            parking: Arc::clone(self),
+            keys,
+            waiter,
+        }
     }
 
     /// A lane became claimable: wakes the pop that has waited longest and may take it.
     pub(crate) fn lane_ready(&self, key: &ParkingKey, partition: PartitionId, lane: &Arc<str>) {
         let inner = locked(&self.inner);
-        let Some(waiters) = inner.by_key.get(key) else { return };
+        let Some(waiters) = inner.by_key.get(key) else {
+            return;
+        };
         for waiter in waiters {
             if waiter.lane.as_ref().is_some_and(|wanted| wanted != lane) {
                 continue;
             }
-            let hint = Hint::Lane { key: key.clone(), partition, lane: Arc::clone(lane) };
+            let hint = Hint::Lane {
+                key: key.clone(),
+                partition,
+                lane: Arc::clone(lane),
+            };
             if waiter.offer(hint) {
                 return;
             }
@@ -174,7 +201,9 @@ impl Drop for Parked {
                 }
             }
         }
-        inner.discovery.retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
+        inner
+            .discovery
+            .retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
         drop(inner);
         self.parking.parked.fetch_sub(1, Ordering::Relaxed);
         let slot = std::mem::take(&mut *locked(&self.waiter.slot));
@@ -206,7 +235,13 @@ mod tests {
         let first = parking.park(vec![key(1)], None, false);
         let second = parking.park(vec![key(1)], None, false);
         parking.lane_ready(&key(1), PartitionId(3), &lane("a"));
-        assert!(matches!(held(&first), Some(Hint::Lane { partition: PartitionId(3), .. })));
+        assert!(matches!(
+            held(&first),
+            Some(Hint::Lane {
+                partition: PartitionId(3),
+                ..
+            })
+        ));
         assert_eq!(held(&second), None);
         assert_eq!(parking.parked(), 2);
     }
@@ -237,7 +272,10 @@ mod tests {
     #[test]
     fn deletion_wakes_all_and_beats_other_hints() {
         let parking = Arc::new(Parking::default());
-        let pops = [parking.park(vec![key(1), key(2)], None, true), parking.park(vec![key(2)], None, false)];
+        let pops = [
+            parking.park(vec![key(1), key(2)], None, true),
+            parking.park(vec![key(2)], None, false),
+        ];
         parking.catalog_changed();
         parking.queue_gone(QueueId(2));
         for pop in &pops {

@@ -24,6 +24,10 @@ use laneway_raft::FsmMsg;
 pub(crate) type Caller = crate::caller::Caller<laneway_core::reply::Reply>;
 
 /// What a partition's actor is told.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "moved once; a box would be an allocation per command"
+)]
 pub(crate) enum PartitionMsg {
     /// A command to plan, propose and answer.
     Ask(Ask, Caller),
@@ -40,7 +44,10 @@ pub(crate) enum PartitionMsg {
     /// Look at the machine; the closure answers by itself.
     Look(Look),
     /// Cut a checkpoint.
-    BeginCheckpoint { full: bool, to: std::sync::mpsc::Sender<CheckpointPart> },
+    BeginCheckpoint {
+        full: bool,
+        to: std::sync::mpsc::Sender<CheckpointPart>,
+    },
     /// Send more rows of it.
     CheckpointStep,
     /// It was not written; its rows count as changed again.

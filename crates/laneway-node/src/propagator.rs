@@ -75,14 +75,20 @@ async fn resolve_starts(
 ) -> Result<Vec<(LaneId, Offset)>, RequestError> {
     let (now, lanes) = partition
         .look_linear(move |running| {
-            let lanes: Vec<_> =
-                running.machine.lanes_of(queue).map(|(lane, view)| (lane, view.tail)).collect();
+            let lanes: Vec<_> = running
+                .machine
+                .lanes_of(queue)
+                .map(|(lane, view)| (lane, view.tail))
+                .collect();
             (running.now().wall, lanes)
         })
         .await?;
     if at > now {
         // Everything pushed so far is older; `apply` takes the lane's tail at that moment.
-        return Ok(lanes.into_iter().map(|(lane, _)| (lane, Offset(u64::MAX))).collect());
+        return Ok(lanes
+            .into_iter()
+            .map(|(lane, _)| (lane, Offset(u64::MAX)))
+            .collect());
     }
     let stores = partition.stores()?;
     let resolve = move || {
@@ -101,14 +107,22 @@ async fn resolve_starts(
 
 fn internal(error: impl std::fmt::Display) -> RequestError {
     tracing::error!(%error, "start of a consumer group cannot be resolved");
-    RequestError::new(ErrorClass::Internal, "internal", "the start of the group cannot be resolved; see the node's log")
+    RequestError::new(
+        ErrorClass::Internal,
+        "internal",
+        "the start of the group cannot be resolved; see the node's log",
+    )
 }
 
 /// Has the catalog forget deleted incarnations that every partition has dropped. Bounds its memory.
 pub(crate) async fn forget_tombstones(catalog: Arc<CatalogHandle>, partitions: Vec<Arc<PartitionHandle>>) {
     let mut version = catalog.version.subscribe();
     while version.changed().await.is_ok() {
-        let everywhere = partitions.iter().map(|partition| *partition.catalog_version.borrow()).min().unwrap_or(0);
+        let everywhere = partitions
+            .iter()
+            .map(|partition| *partition.catalog_version.borrow())
+            .min()
+            .unwrap_or(0);
         let up_to = CatalogVersion(everywhere);
         if catalog.machine().tombstones_up_to(up_to).len() > TOMBSTONES_KEPT {
             // It will be tried again at the next change.

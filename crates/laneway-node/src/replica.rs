@@ -70,6 +70,9 @@ pub(crate) async fn open_group(
         .await
         .map_err(|error| start_error(error.to_string()))?;
     let voters = context.voters.iter().copied().collect();
-    group.initialize(voters).await.map_err(|error| start_error(error.to_string()))?;
+    group
+        .initialize(voters)
+        .await
+        .map_err(|error| start_error(error.to_string()))?;
     Ok(group)
 }

@@ -43,7 +43,12 @@ impl Node {
 
     /// The queue's row as known here, if it is listed.
     pub(crate) fn known_queue(&self, name: &str) -> Option<QueueRow> {
-        self.inner.catalog.machine().queue(name).filter(|row| row.listed).cloned()
+        self.inner
+            .catalog
+            .machine()
+            .queue(name)
+            .filter(|row| row.listed)
+            .cloned()
     }
 
     /// The queue's row, created when there is none.
@@ -51,7 +56,10 @@ impl Node {
         if let Some(row) = self.known_queue(name) {
             return Ok(Arc::new(row));
         }
-        let command = CatalogCommand::CreateQueue { name: name.to_owned(), listed: true };
+        let command = CatalogCommand::CreateQueue {
+            name: name.to_owned(),
+            listed: true,
+        };
         match self.inner.catalog.propose(command).await? {
             CatalogReply::Queue { row, .. } => Ok(Arc::new(row)),
             reply => Err(unexpected(&reply)),
@@ -67,15 +75,24 @@ impl Node {
     ) -> Result<QueueRow, RequestError> {
         let known = {
             let catalog = self.inner.catalog.machine();
-            catalog.queue(queue).and_then(|row| Some((row.clone(), catalog.group(row.id, group)?.version)))
+            catalog
+                .queue(queue)
+                .and_then(|row| Some((row.clone(), catalog.group(row.id, group)?.version)))
         };
         let (row, version) = match known {
             Some(known) => known,
             None => {
-                let command =
-                    CatalogCommand::RegisterGroup { queue: queue.to_owned(), group: group.to_owned(), start };
+                let command = CatalogCommand::RegisterGroup {
+                    queue: queue.to_owned(),
+                    group: group.to_owned(),
+                    start,
+                };
                 match self.inner.catalog.propose(command).await? {
-                    CatalogReply::Group { queue, group: GroupRow { version, .. }, .. } => (queue, version),
+                    CatalogReply::Group {
+                        queue,
+                        group: GroupRow { version, .. },
+                        ..
+                    } => (queue, version),
                     reply => return Err(unexpected(&reply)),
                 }
             }
@@ -94,7 +111,10 @@ impl Node {
             let mut seen = partition.catalog_version.subscribe();
             let wait = tokio::time::timeout_at(deadline, seen.wait_for(|seen| *seen >= version));
             if !matches!(wait.await, Ok(Ok(_))) {
-                return Err(outcome_unknown("the change is committed but not taken everywhere yet", &**partition));
+                return Err(outcome_unknown(
+                    "the change is committed but not taken everywhere yet",
+                    &**partition,
+                ));
             }
         }
         Ok(())
@@ -110,7 +130,11 @@ impl Node {
             self.inner.disk.free_bytes(),
             self.inner.limits.disk_free_bytes_min
         );
-        Err(RequestError::new(ErrorClass::StorageFull, "storage_full", message))
+        Err(RequestError::new(
+            ErrorClass::StorageFull,
+            "storage_full",
+            message,
+        ))
     }
 }
 
@@ -126,13 +150,21 @@ pub(crate) fn content_hash(parts: &[&[u8]]) -> u64 {
 
 fn unexpected(reply: &impl std::fmt::Debug) -> RequestError {
     tracing::error!(?reply, "a command got the answer of another kind");
-    RequestError::new(ErrorClass::Internal, "internal", "unexpected answer; see the node's log")
+    RequestError::new(
+        ErrorClass::Internal,
+        "internal",
+        "unexpected answer; see the node's log",
+    )
 }
 
 /// A refusal that the caller can do something about.
 fn refused(refusal: Refusal) -> RequestError {
     let (class, code, message) = match refusal {
-        Refusal::QueueGone => (ErrorClass::NotFound, "queue_deleted", "the queue was deleted meanwhile"),
+        Refusal::QueueGone => (
+            ErrorClass::NotFound,
+            "queue_deleted",
+            "the queue was deleted meanwhile",
+        ),
         Refusal::LanesFull => (
             ErrorClass::Overloaded,
             "overloaded",
@@ -143,9 +175,11 @@ fn refused(refusal: Refusal) -> RequestError {
             "retry",
             "the consumer group is not known in the partition yet; retry after a moment",
         ),
-        Refusal::PlanOutdated => {
-            (ErrorClass::Unavailable, "retry", "an earlier request that this one rests on was refused; retry")
-        }
+        Refusal::PlanOutdated => (
+            ErrorClass::Unavailable,
+            "retry",
+            "an earlier request that this one rests on was refused; retry",
+        ),
         Refusal::RequestIdReused => (
             ErrorClass::Conflict,
             "request_id_reused",

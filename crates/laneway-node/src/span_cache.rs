@@ -29,7 +29,10 @@ struct Inner {
 
 impl SpanCache {
     pub(crate) fn new(messages_max: usize) -> Self {
-        Self { inner: Mutex::default(), messages_max }
+        Self {
+            inner: Mutex::default(),
+            messages_max,
+        }
     }
 
     /// Hash of a transaction id as spans hold it.
@@ -40,7 +43,10 @@ impl SpanCache {
     pub(crate) fn put(&self, lease: LeaseId, lane: LaneId, first: Offset, hashes: Vec<u64>) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.messages += hashes.len();
-        if let Some(old) = inner.spans.insert((lease, lane), Arc::new(Span { first, hashes })) {
+        if let Some(old) = inner
+            .spans
+            .insert((lease, lane), Arc::new(Span { first, hashes }))
+        {
             inner.messages -= old.hashes.len();
         } else {
             inner.order.push_back((lease, lane));
@@ -82,7 +88,10 @@ mod tests {
         let lease = |n| LeaseId::new(WallTime(0), PartitionId(0), n);
         let hashes = |names: &[&str]| names.iter().map(|name| SpanCache::hash(name)).collect::<Vec<_>>();
         cache.put(lease(1), LaneId(1), Offset(5), hashes(&["a", "b", "a"]));
-        assert_eq!(cache.find(lease(1), LaneId(1), "a"), Some(vec![Offset(5), Offset(7)]));
+        assert_eq!(
+            cache.find(lease(1), LaneId(1), "a"),
+            Some(vec![Offset(5), Offset(7)])
+        );
         assert_eq!(cache.find(lease(1), LaneId(1), "x"), Some(vec![]));
         cache.put(lease(2), LaneId(1), Offset(0), hashes(&["c", "d"]));
         assert_eq!(cache.find(lease(1), LaneId(1), "a"), None);

@@ -127,7 +127,9 @@ impl Actor for NodeSupervisor {
 
 impl Watch {
     fn ended(&mut self, myself: &ActorRef<SupervisorMsg>, actor: ActorId, reason: &str) {
-        let Some(replica) = self.replicas.remove(&actor) else { return };
+        let Some(replica) = self.replicas.remove(&actor) else {
+            return;
+        };
         if self.stopping {
             shut(replica.detach(None));
             return;

@@ -390,12 +390,18 @@ impl Handle {
     fn close(&self) {
         self.shared.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut joined_all = true;
         for thread in threads {
             // The last handle may be dropped by a callback, on the writer's own thread.
             if thread.thread().id() != std::thread::current().id() {
                 // A panic of that thread was reported by the panic hook already.
                 let _ = thread.join();
+            } else {
+                joined_all = false;
             }
+        }
+        if joined_all {
+            self.shared.unlock();
         }
     }
 }

@@ -23,6 +23,7 @@ async fn health_routes_answer() {
 async fn status_shows_every_group() {
     let broker = Broker::start().await;
     broker.push_numbers("q", "p", 0..1).await;
+    broker.until("/readyz", |body| body["ready"] == json!(true)).await;
     let status = broker.get("/admin/v1/status").await.expect(200).json();
     let groups = status["groups"].as_array().unwrap();
     let names: Vec<&Value> = groups.iter().map(|group| &group["partition"]).collect();

@@ -31,6 +31,10 @@ const ROWS_PER_STEP: usize = 4_000;
 type Caller = crate::caller::Caller<CatalogReply>;
 
 /// What the catalog's actor is told.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "moved once; a box would be an allocation per command"
+)]
 pub(crate) enum CatalogMsg {
     /// Commit this change.
     Propose(CatalogCommand, Caller),
@@ -55,7 +59,10 @@ pub(crate) enum CatalogPart {
     /// First: where it is cut.
     Cut { applied: LogPosition, membership: Bytes },
     /// Rows as of the cut; `done` with the last ones.
-    Rows { rows: Vec<(CatalogRowKey, Option<CatalogRow>)>, done: bool },
+    Rows {
+        rows: Vec<(CatalogRowKey, Option<CatalogRow>)>,
+        done: bool,
+    },
 }
 
 /// The catalog's actor.
@@ -122,7 +129,10 @@ impl Actor for CatalogActor {
                 running.handle.machine_mut().abandon_checkpoint();
             }
             CatalogMsg::CheckpointWritten(name) => {
-                running.handle.checkpoint_index.store(name.index, Ordering::Release);
+                running
+                    .handle
+                    .checkpoint_index
+                    .store(name.index, Ordering::Release);
                 running.checkpoint = Some(name);
             }
         }
@@ -132,7 +142,13 @@ impl Actor for CatalogActor {
 
 impl RunningCatalog {
     fn new(myself: ActorRef<CatalogMsg>, opened: OpenedCatalog) -> Self {
-        let OpenedCatalog { context, handle, applied, membership, checkpoint } = opened;
+        let OpenedCatalog {
+            context,
+            handle,
+            applied,
+            membership,
+            checkpoint,
+        } = opened;
         let next_proposal = context.clock.wall_us();
         Self {
             myself,
@@ -170,12 +186,18 @@ impl RunningCatalog {
     fn flush(&mut self) {
         self.flush_cast = false;
         while self.may_propose() && !self.queue.is_empty() {
-            let (Some(term), Some(group)) = (self.office, self.group.clone()) else { return };
-            let Some(stamps) = self.keeper.next(&*self.clock) else { return };
+            let (Some(term), Some(group)) = (self.office, self.group.clone()) else {
+                return;
+            };
+            let Some(stamps) = self.keeper.next(&*self.clock) else {
+                return;
+            };
             let mut commands = Vec::new();
             let mut callers = Vec::new();
             while commands.len() < COMMANDS_PER_ENTRY_MAX {
-                let Some((command, caller)) = self.queue.pop_front() else { break };
+                let Some((command, caller)) = self.queue.pop_front() else {
+                    break;
+                };
                 if caller.take_up() {
                     commands.push(command);
                     callers.push(caller);
@@ -186,8 +208,15 @@ impl RunningCatalog {
             }
             let proposal = self.next_proposal;
             self.next_proposal += 1;
-            let origin = Origin { node: self.raft_id, proposal };
-            group.propose(term, proposal, codec::encode_catalog_entry(origin, &CatalogEntry { stamps, commands }));
+            let origin = Origin {
+                node: self.raft_id,
+                proposal,
+            };
+            group.propose(
+                term,
+                proposal,
+                codec::encode_catalog_entry(origin, &CatalogEntry { stamps, commands }),
+            );
             self.filed.insert(proposal, callers);
         }
     }
@@ -216,7 +245,11 @@ impl RunningCatalog {
                 CommittedPayload::Membership(membership) => self.membership = membership,
                 CommittedPayload::Normal(body) => self.apply_body(entry.index, &body),
             }
-            self.applied = Some(LogPosition { index: entry.index, term: entry.term, leader: entry.leader });
+            self.applied = Some(LogPosition {
+                index: entry.index,
+                term: entry.term,
+                leader: entry.leader,
+            });
             self.handle.applied_index.store(entry.index, Ordering::Release);
             self.take_office_at(entry.term);
         }
@@ -228,7 +261,11 @@ impl RunningCatalog {
     fn apply_body(&mut self, index: u64, body: &Bytes) {
         let (origin, entry) = codec::decode_catalog_entry(body)
             .unwrap_or_else(|error| panic!("entry {index} of the catalog: {error}"));
-        let callers = if origin.node == self.raft_id { self.filed.remove(&origin.proposal) } else { None };
+        let callers = if origin.node == self.raft_id {
+            self.filed.remove(&origin.proposal)
+        } else {
+            None
+        };
         if callers.is_none() && self.office.is_none() {
             self.keeper.observe(&*self.clock, entry.stamps);
         }
@@ -244,7 +281,11 @@ impl RunningCatalog {
             }
             machine.version().0
         };
-        if self.handle.version.send_if_modified(|known| std::mem::replace(known, version) != version) {
+        if self
+            .handle
+            .version
+            .send_if_modified(|known| std::mem::replace(known, version) != version)
+        {
             self.parking.catalog_changed();
         }
         for (reply, caller) in replies.into_iter().zip(callers.into_iter().flatten()) {
@@ -290,12 +331,17 @@ impl RunningCatalog {
     }
 
     fn proposal_failed(&mut self, proposal: u64, definite: bool) {
-        let Some(callers) = self.filed.remove(&proposal) else { return };
+        let Some(callers) = self.filed.remove(&proposal) else {
+            return;
+        };
         let error = if definite {
             let message = "the catalog's leader changed before the request was taken; retry after a moment";
             RequestError::new(ErrorClass::Unavailable, "no_leader", message)
         } else {
-            outcome_unknown("the entry was proposed, but its outcome is not known", &*self.handle)
+            outcome_unknown(
+                "the entry was proposed, but its outcome is not known",
+                &*self.handle,
+            )
         };
         for caller in callers {
             drop(caller.answer(Err(error.clone())));
@@ -312,7 +358,10 @@ impl RunningCatalog {
             machine.abandon_checkpoint();
         }
         machine.begin_checkpoint(full);
-        let cut = CatalogPart::Cut { applied, membership: self.membership.clone() };
+        let cut = CatalogPart::Cut {
+            applied,
+            membership: self.membership.clone(),
+        };
         if to.send(cut).is_ok() {
             self.rows_wanted = Some(to);
         } else {
@@ -325,7 +374,13 @@ impl RunningCatalog {
         let mut machine = self.handle.machine_mut();
         let step = machine.checkpoint_step(ROWS_PER_STEP);
         let done = step.done;
-        if to.send(CatalogPart::Rows { rows: step.rows, done }).is_err() {
+        if to
+            .send(CatalogPart::Rows {
+                rows: step.rows,
+                done,
+            })
+            .is_err()
+        {
             machine.abandon_checkpoint();
         } else if !done {
             self.rows_wanted = Some(to);

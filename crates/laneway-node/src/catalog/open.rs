@@ -39,7 +39,10 @@ impl OpenedCatalog {
                 machine.load_row(key, row);
                 Ok(())
             })?;
-            machine.finish_load().map_err(|error| OpenError::Rows { dir, what: error.to_string() })?;
+            machine.finish_load().map_err(|error| OpenError::Rows {
+                dir,
+                what: error.to_string(),
+            })?;
         }
         handle.version.send_replace(machine.version().0);
         *handle.machine_mut() = machine;
@@ -48,18 +51,35 @@ impl OpenedCatalog {
             let (index, term, leader) = manifest.applied;
             applied = Some(LogPosition { index, term, leader });
             membership = manifest.membership.clone();
-            checkpoint = Some(CheckpointName { index, term, leader, membership: manifest.membership });
+            checkpoint = Some(CheckpointName {
+                index,
+                term,
+                leader,
+                membership: manifest.membership,
+            });
             handle.applied_index.store(index, Ordering::Release);
             handle.checkpoint_index.store(index, Ordering::Release);
         }
-        Ok(Self { context, handle: Arc::clone(handle), applied, membership, checkpoint })
+        Ok(Self {
+            context,
+            handle: Arc::clone(handle),
+            applied,
+            membership,
+            checkpoint,
+        })
     }
 
     /// Starts the actor under `supervisor`, then its group: that replays the log through the actor.
     pub(crate) async fn start(
         self,
         supervisor: ActorCell,
-    ) -> Result<(ActorRef<CatalogMsg>, tokio::task::JoinHandle<Result<(), OpenError>>), OpenError> {
+    ) -> Result<
+        (
+            ActorRef<CatalogMsg>,
+            tokio::task::JoinHandle<Result<(), OpenError>>,
+        ),
+        OpenError,
+    > {
         let context = self.context.clone();
         let handle = Arc::clone(&self.handle);
         let applied = self.checkpoint.clone();
@@ -82,5 +102,8 @@ impl OpenedCatalog {
 
 /// The catalog's bounds.
 pub(super) fn catalog_limits(limits: &NodeLimits) -> CatalogLimits {
-    CatalogLimits { queues_max: limits.queues_max, groups_per_queue_max: limits.groups_max }
+    CatalogLimits {
+        queues_max: limits.queues_max,
+        groups_per_queue_max: limits.groups_max,
+    }
 }

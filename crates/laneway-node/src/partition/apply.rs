@@ -28,9 +28,17 @@ impl Running {
     /// than a wrong one.
     pub(super) fn apply(&mut self, entries: Vec<CommittedEntry>, done: oneshot::Sender<()>) {
         for entry in entries {
-            let position = LogPosition { index: entry.index, term: entry.term, leader: entry.leader };
+            let position = LogPosition {
+                index: entry.index,
+                term: entry.term,
+                leader: entry.leader,
+            };
             let next = self.applied.map_or(0, |applied| applied.index + 1);
-            assert_eq!(position.index, next, "partition {}: the log has a hole or comes twice", self.id);
+            assert_eq!(
+                position.index, next,
+                "partition {}: the log has a hole or comes twice",
+                self.id
+            );
             match entry.payload {
                 CommittedPayload::Blank => {}
                 CommittedPayload::Membership(membership) => self.membership = membership,
@@ -49,15 +57,25 @@ impl Running {
     fn apply_body(&mut self, position: LogPosition, body: &Bytes) {
         let (origin, entry, blob_at) = codec::decode_entry(body)
             .unwrap_or_else(|error| panic!("entry {} of partition {}: {error}", position.index, self.id));
-        let Entry { stamps, commands, blob } = entry;
-        let filed = if origin.node == self.raft_id { self.filed.remove(&origin.proposal) } else { None };
+        let Entry {
+            stamps,
+            commands,
+            blob,
+        } = entry;
+        let filed = if origin.node == self.raft_id {
+            self.filed.remove(&origin.proposal)
+        } else {
+            None
+        };
         if filed.is_none() && self.office.is_none() {
             self.keeper.observe(&*self.clock, stamps);
         }
         if origin.node != self.raft_id {
             self.replayed_only = false;
         }
-        self.handle.bytes_since_checkpoint.fetch_add(body.len() as u64, Ordering::Relaxed);
+        self.handle
+            .bytes_since_checkpoint
+            .fetch_add(body.len() as u64, Ordering::Relaxed);
         let effects = self.machine.begin_entry(stamps);
         self.hint(effects);
         let stamps = self.machine.stamps();
@@ -107,13 +125,22 @@ impl Running {
     }
 
     fn apply_command(&mut self, command: Command, stamps: Stamps, place: &BlobPlace<'_>) -> Reply {
-        let catalog = matches!(command, Command::PutQueue(_) | Command::DeleteQueue(_) | Command::RegisterGroup(_));
-        let Outcome { reply, changes, effects } = self.machine.apply(command);
+        let catalog = matches!(
+            command,
+            Command::PutQueue(_) | Command::DeleteQueue(_) | Command::RegisterGroup(_)
+        );
+        let Outcome {
+            reply,
+            changes,
+            effects,
+        } = self.machine.apply(command);
         for change in changes {
             self.store(&change, stamps, place);
         }
         if catalog {
-            self.handle.catalog_version.send_replace(self.machine.catalog_version().0);
+            self.handle
+                .catalog_version
+                .send_replace(self.machine.catalog_version().0);
         }
         self.hint(effects);
         reply
@@ -122,13 +149,28 @@ impl Running {
     fn store(&self, change: &StoreChange, stamps: Stamps, place: &BlobPlace<'_>) {
         let payloads = &self.stores.payloads;
         match *change {
-            StoreChange::Stored { queue, lane, offset_first, count, block, dedup } => {
-                let location = place.location.expect("an entry that is being applied is in the WAL");
+            StoreChange::Stored {
+                queue,
+                lane,
+                offset_first,
+                count,
+                block,
+                dedup,
+            } => {
+                let location = place
+                    .location
+                    .expect("an entry that is being applied is in the WAL");
                 let at = location.body_at + place.blob_at + u64::from(block.at);
-                let place_in_wal = WalBlock { segment: location.segment, at, bytes: block.bytes };
+                let place_in_wal = WalBlock {
+                    segment: location.segment,
+                    at,
+                    bytes: block.bytes,
+                };
                 payloads.stored(lane, offset_first, count, stamps.wall, place_in_wal);
                 if dedup {
-                    let frames = place.blob.slice(block.at as usize..(block.at + block.bytes) as usize);
+                    let frames = place
+                        .blob
+                        .slice(block.at as usize..(block.at + block.bytes) as usize);
                     self.store_dedup_rows(queue, lane, offset_first, stamps, &frames);
                 }
             }
@@ -147,13 +189,17 @@ impl Running {
         stamps: Stamps,
         frames: &Bytes,
     ) {
-        let (Some(row), Some(view)) = (self.machine.queue(queue), self.machine.lane(lane)) else { return };
+        let (Some(row), Some(view)) = (self.machine.queue(queue), self.machine.lane(lane)) else {
+            return;
+        };
         let window_seconds = row.settings.dedup_window_seconds;
         for (at, frame) in (0u64..).zip(codec::frames(frames)) {
             let frame = frame.unwrap_or_else(|error| panic!("frame {at} of an entry: {error}"));
             if !frame.transaction_id.is_empty() {
                 let key = DedupStore::key(queue, view.name, &frame.transaction_id);
-                self.stores.dedup.insert(key, offset_first.plus(at), stamps.wall, window_seconds);
+                self.stores
+                    .dedup
+                    .insert(key, offset_first.plus(at), stamps.wall, window_seconds);
             }
         }
     }

@@ -25,6 +25,10 @@ use crate::options::NodeLimits;
 use crate::span_cache::SpanCache;
 
 /// Something to be planned by the leader and proposed.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "moved once; a box would be an allocation per command"
+)]
 pub(crate) enum Ask {
     Push(PushAsk),
     Claim(ClaimAsk),
@@ -158,7 +162,8 @@ impl PartitionHandle {
 
     /// The stores of the present actor.
     pub(crate) fn stores(&self) -> Result<Arc<Stores>, RequestError> {
-        self.read(|live| live.stores.clone()).ok_or_else(|| self.not_taken_up())
+        self.read(|live| live.stores.clone())
+            .ok_or_else(|| self.not_taken_up())
     }
 
     pub(crate) fn cast(&self, message: PartitionMsg) -> bool {
@@ -181,7 +186,9 @@ impl PartitionHandle {
 
     /// Proposes without waiting for the outcome; for hints and clean-up whose loss is harmless.
     pub(crate) fn ask_unheard(&self, ask: Ask) {
-        let Ok(permit) = self.admission.admit(0) else { return };
+        let Ok(permit) = self.admission.admit(0) else {
+            return;
+        };
         let (caller, _) = caller(Some(permit));
         self.cast(PartitionMsg::Ask(ask, caller));
     }

@@ -27,7 +27,10 @@ pub(crate) enum CheckpointPart {
         dedup_from: WallTime,
     },
     /// Rows as of the cut; `done` with the last ones.
-    Rows { rows: Vec<(RowKey, Option<Row>)>, done: bool },
+    Rows {
+        rows: Vec<(RowKey, Option<Row>)>,
+        done: bool,
+    },
 }
 
 impl Running {
@@ -54,16 +57,34 @@ impl Running {
     }
 
     fn dedup_from(&self) -> WallTime {
-        let rows = self.machine.queue_ids().filter_map(|queue| self.machine.queue(queue));
-        let seconds = rows.map(|row| row.settings.dedup_window_seconds).max().unwrap_or(0);
-        WallTime(self.machine.stamps().wall.0.saturating_sub(seconds.saturating_mul(1_000_000)))
+        let rows = self
+            .machine
+            .queue_ids()
+            .filter_map(|queue| self.machine.queue(queue));
+        let seconds = rows
+            .map(|row| row.settings.dedup_window_seconds)
+            .max()
+            .unwrap_or(0);
+        WallTime(
+            self.machine
+                .stamps()
+                .wall
+                .0
+                .saturating_sub(seconds.saturating_mul(1_000_000)),
+        )
     }
 
     pub(super) fn checkpoint_step(&mut self) {
         let Some(to) = self.rows_wanted.take() else { return };
         let step = self.machine.checkpoint_step(ROWS_PER_STEP);
         let done = step.done;
-        if to.send(CheckpointPart::Rows { rows: step.rows, done }).is_err() {
+        if to
+            .send(CheckpointPart::Rows {
+                rows: step.rows,
+                done,
+            })
+            .is_err()
+        {
             self.machine.abandon_checkpoint();
         } else if !done {
             self.rows_wanted = Some(to);

@@ -45,7 +45,8 @@ impl Running {
         if self.office.is_some() || applied_term != term {
             return;
         }
-        self.keeper.take_office(&*self.clock, self.machine.stamps(), self.replayed_only);
+        self.keeper
+            .take_office(&*self.clock, self.machine.stamps(), self.replayed_only);
         self.office = Some(term);
         self.set_serving(true);
         self.parking.partition_serves();
@@ -64,7 +65,9 @@ impl Running {
     }
 
     fn proposal_failed(&mut self, proposal: u64, definite: bool) {
-        let Some(filed) = self.filed.remove(&proposal) else { return };
+        let Some(filed) = self.filed.remove(&proposal) else {
+            return;
+        };
         let error = if definite {
             let message = "the partition's leader changed before the request was taken; retry after a moment";
             RequestError::new(ErrorClass::Unavailable, "no_leader", message)

@@ -71,16 +71,23 @@ impl Opened {
         };
         let mut machine = PartitionMachine::new(partition, limits);
         let dir = &context.dir;
-        let (checkpoints, manifest) = CheckpointStore::open(Arc::clone(&context.vfs), dir.clone(), partition)?;
+        let (checkpoints, manifest) =
+            CheckpointStore::open(Arc::clone(&context.vfs), dir.clone(), partition)?;
         let payloads = PayloadStore::open(
             Arc::clone(&context.vfs),
             context.wal.clone(),
             Arc::clone(&context.rows),
             dir.clone(),
             partition,
-            PayloadOptions { runs_in_memory_max: context.storage.runs_in_memory_max, ..PayloadOptions::default() },
+            PayloadOptions {
+                runs_in_memory_max: context.storage.runs_in_memory_max,
+                ..PayloadOptions::default()
+            },
         )?;
-        let dedup_files = manifest.as_ref().map(|manifest| manifest.dedup.clone()).unwrap_or_default();
+        let dedup_files = manifest
+            .as_ref()
+            .map(|manifest| manifest.dedup.clone())
+            .unwrap_or_default();
         let options = DedupOptions {
             bytes_max: context.limits.dedup_bytes_max,
             rows_in_memory_max: context.storage.dedup_rows_in_memory_max,
@@ -104,7 +111,9 @@ impl Opened {
         }
         opened.machine = machine;
         let handle = &opened.handle;
-        handle.catalog_version.send_replace(opened.machine.catalog_version().0);
+        handle
+            .catalog_version
+            .send_replace(opened.machine.catalog_version().0);
         let index = opened.applied.map_or(0, |applied| applied.index);
         handle.applied_index.store(index, Ordering::Release);
         handle.checkpoint_index.store(index, Ordering::Release);
@@ -124,12 +133,21 @@ impl Opened {
             machine.load_row(key, row);
             Ok(())
         })?;
-        machine.finish_load().map_err(|error| rows_error(&dir, &error.to_string()))?;
-        self.stores.payloads.restore(&cut, machine.heads(), machine.pins())?;
+        machine
+            .finish_load()
+            .map_err(|error| rows_error(&dir, &error.to_string()))?;
+        self.stores
+            .payloads
+            .restore(&cut, machine.heads(), machine.pins())?;
         let (index, term, leader) = manifest.applied;
         self.applied = Some(LogPosition { index, term, leader });
         self.membership = manifest.membership.clone();
-        self.checkpoint = Some(CheckpointName { index, term, leader, membership: manifest.membership.clone() });
+        self.checkpoint = Some(CheckpointName {
+            index,
+            term,
+            leader,
+            membership: manifest.membership.clone(),
+        });
         Ok(())
     }
 
@@ -137,7 +155,13 @@ impl Opened {
     pub(crate) async fn start(
         self,
         supervisor: ActorCell,
-    ) -> Result<(ActorRef<PartitionMsg>, tokio::task::JoinHandle<Result<(), OpenError>>), OpenError> {
+    ) -> Result<
+        (
+            ActorRef<PartitionMsg>,
+            tokio::task::JoinHandle<Result<(), OpenError>>,
+        ),
+        OpenError,
+    > {
         let context = self.context.clone();
         let handle = Arc::clone(&self.handle);
         let partition = handle.id;
@@ -161,5 +185,8 @@ impl Opened {
 }
 
 fn rows_error(dir: &Path, what: &str) -> OpenError {
-    OpenError::Rows { dir: dir.to_owned(), what: what.to_owned() }
+    OpenError::Rows {
+        dir: dir.to_owned(),
+        what: what.to_owned(),
+    }
 }

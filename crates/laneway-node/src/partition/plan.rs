@@ -10,6 +10,10 @@ use super::{Ask, ClaimAsk, PushAsk, PushAskItem};
 use crate::api::{ErrorClass, RequestError};
 
 /// What becomes of a request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "moved once; a box would be an allocation per command"
+)]
 pub(super) enum Plan {
     Propose(Command),
     Answer(Result<Reply, RequestError>),
@@ -33,7 +37,8 @@ impl Running {
                 // It takes the tail: plans that predict the lane's tail must know.
                 let key = (lane.queue, lane.name.into());
                 let tail = self.overlay.tail(&key).unwrap_or(lane.tail.0);
-                self.overlay.set_tail(key, tail + 1, draft.proposal, &mut draft.planned);
+                self.overlay
+                    .set_tail(key, tail + 1, draft.proposal, &mut draft.planned);
             }
         }
         Plan::Propose(command)
@@ -41,8 +46,13 @@ impl Running {
 
     fn plan_push(&mut self, push: PushAsk, draft: &mut Draft) -> Plan {
         if self.stores.dedup.full() {
-            let message = "the partition's store of transaction ids is full; retry when the dedup window has passed";
-            return Plan::Answer(Err(RequestError::new(ErrorClass::Overloaded, "overloaded", message)));
+            let message =
+                "the partition's store of transaction ids is full; retry when the dedup window has passed";
+            return Plan::Answer(Err(RequestError::new(
+                ErrorClass::Overloaded,
+                "overloaded",
+                message,
+            )));
         }
         let queue = push.queue.id;
         let known = self.machine.queue(queue);
@@ -119,7 +129,8 @@ impl Running {
             items.push(decided);
         }
         if items.iter().any(|item| matches!(item, PushItem::Store)) {
-            self.overlay.set_tail(lane_key, tail, draft.proposal, &mut draft.planned);
+            self.overlay
+                .set_tail(lane_key, tail, draft.proposal, &mut draft.planned);
         }
         Ok(items)
     }
@@ -134,14 +145,21 @@ impl Running {
         }
         self.stores.dedup.get(key, not_before).map_err(|error| {
             tracing::error!(partition = %self.id, %error, "dedup rows are not readable");
-            RequestError::new(ErrorClass::Internal, "internal", "dedup rows are not readable; see the node's log")
+            RequestError::new(
+                ErrorClass::Internal,
+                "internal",
+                "dedup rows are not readable; see the node's log",
+            )
         })
     }
 
     /// An empty claim is not proposed: idle polling writes nothing to the log.
     fn plan_claim(&mut self, ask: &ClaimAsk, draft: &Draft) -> Plan {
         let empty = |refusal: Option<Refusal>| {
-            let nothing = Claimed { lease_id: LeaseId(0), lanes: Vec::new() };
+            let nothing = Claimed {
+                lease_id: LeaseId(0),
+                lanes: Vec::new(),
+            };
             Plan::Answer(Ok(refusal.map_or(Reply::Claimed(nothing), Reply::Refused)))
         };
         if self.machine.queue(ask.queue).is_none() {

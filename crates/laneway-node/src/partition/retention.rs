@@ -26,22 +26,44 @@ impl Running {
         if self.office.is_none() {
             return;
         }
-        let mut pass = Pass { skip: self.retention_from, position: 0, looked_at: 0, trims: Vec::new() };
+        let mut pass = Pass {
+            skip: self.retention_from,
+            position: 0,
+            looked_at: 0,
+            trims: Vec::new(),
+        };
         for queue in self.machine.queue_ids() {
             if pass.looked_at < LANES_PER_PASS_MAX {
                 self.look_at_queue(queue, &mut pass);
             }
         }
-        self.retention_from = if pass.looked_at == LANES_PER_PASS_MAX { pass.position } else { 0 };
+        self.retention_from = if pass.looked_at == LANES_PER_PASS_MAX {
+            pass.position
+        } else {
+            0
+        };
         for trim in pass.trims {
             self.propose_own(Command::Trim(trim));
         }
     }
 
     fn look_at_queue(&self, queue: QueueId, pass: &mut Pass) {
-        let Some(row) = self.machine.queue(queue).filter(|row| row.settings.retention_enabled) else { return };
-        let (any, done) = (row.settings.retention_seconds, row.settings.completed_retention_seconds);
-        let groups: Vec<&str> = self.machine.groups_of(queue).map(|group| group.name.as_str()).collect();
+        let Some(row) = self
+            .machine
+            .queue(queue)
+            .filter(|row| row.settings.retention_enabled)
+        else {
+            return;
+        };
+        let (any, done) = (
+            row.settings.retention_seconds,
+            row.settings.completed_retention_seconds,
+        );
+        let groups: Vec<&str> = self
+            .machine
+            .groups_of(queue)
+            .map(|group| group.name.as_str())
+            .collect();
         let mut of_age = Vec::new();
         let mut completed = Vec::new();
         for (lane, view) in self.machine.lanes_of(queue) {
@@ -67,7 +89,10 @@ impl Running {
 
     /// What every group has settled; nothing when there is no group.
     fn completed_up_to(&self, lane: LaneId, groups: &[&str]) -> Offset {
-        let cursors = groups.iter().filter_map(|group| self.machine.group(lane, group)).map(|group| group.cursor);
+        let cursors = groups
+            .iter()
+            .filter_map(|group| self.machine.group(lane, group))
+            .map(|group| group.cursor);
         cursors.min().unwrap_or_default()
     }
 
@@ -75,13 +100,21 @@ impl Running {
         if seconds == 0 {
             return None;
         }
-        let before = self.now().wall.0.saturating_sub(seconds.saturating_mul(1_000_000));
+        let before = self
+            .now()
+            .wall
+            .0
+            .saturating_sub(seconds.saturating_mul(1_000_000));
         self.stores.payloads.older_than(lane, WallTime(before))
     }
 }
 
 fn push_trims(trims: &mut Vec<Trim>, queue: QueueId, completed_only: bool, lanes: &[(LaneId, Offset)]) {
     for lanes in lanes.chunks(LANES_PER_TRIM_MAX) {
-        trims.push(Trim { queue, completed_only, lanes: lanes.to_vec() });
+        trims.push(Trim {
+            queue,
+            completed_only,
+            lanes: lanes.to_vec(),
+        });
     }
 }

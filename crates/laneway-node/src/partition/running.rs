@@ -81,7 +81,15 @@ pub(super) struct Filed {
 
 impl Running {
     pub(super) fn new(myself: ActorRef<PartitionMsg>, opened: Opened) -> Self {
-        let Opened { handle, context, machine, stores, applied, membership, checkpoint } = opened;
+        let Opened {
+            handle,
+            context,
+            machine,
+            stores,
+            applied,
+            membership,
+            checkpoint,
+        } = opened;
         // Numbers of an earlier process may still stand in the log: start where none of them can be.
         let next_proposal = context.clock.wall_us();
         Self {
@@ -118,7 +126,9 @@ impl Running {
 
     /// What the stamps of an entry made now would be; before it has led, those of the last entry.
     pub(crate) fn now(&self) -> Stamps {
-        self.keeper.peek(&*self.clock).unwrap_or_else(|| self.machine.stamps())
+        self.keeper
+            .peek(&*self.clock)
+            .unwrap_or_else(|| self.machine.stamps())
     }
 
     /// Queues a request. The first one casts a flush; what is queued by then joins one entry.
@@ -134,17 +144,23 @@ impl Running {
     }
 
     fn may_propose(&self) -> bool {
-        self.office.is_some() && !self.poisoned && self.filed.len() < self.limits.entries_in_flight_max as usize
+        self.office.is_some()
+            && !self.poisoned
+            && self.filed.len() < self.limits.entries_in_flight_max as usize
     }
 
     /// Forms and proposes entries from the queue, as many as may be in flight.
     pub(super) fn flush(&mut self) {
         self.flush_cast = false;
         while self.may_propose() && !self.queue.is_empty() {
-            let Some(stamps) = self.keeper.next(&*self.clock) else { return };
+            let Some(stamps) = self.keeper.next(&*self.clock) else {
+                return;
+            };
             let mut draft = Draft::new(stamps, self.next_proposal);
             while draft.bytes < self.limits.entry_bytes_max as usize {
-                let Some((ask, caller)) = self.queue.pop_front() else { break };
+                let Some((ask, caller)) = self.queue.pop_front() else {
+                    break;
+                };
                 self.draft(ask, caller, &mut draft);
             }
             self.propose(draft);
@@ -176,16 +192,29 @@ impl Running {
     }
 
     fn propose(&mut self, draft: Draft) {
-        let (Some(term), Some(group)) = (self.office, &self.group) else { return };
+        let (Some(term), Some(group)) = (self.office, &self.group) else {
+            return;
+        };
         if draft.commands.is_empty() {
             return;
         }
         self.next_proposal += 1;
-        let entry = Entry { stamps: draft.stamps, commands: draft.commands, blob: draft.blob.freeze() };
-        let origin = Origin { node: self.raft_id, proposal: draft.proposal };
+        let entry = Entry {
+            stamps: draft.stamps,
+            commands: draft.commands,
+            blob: draft.blob.freeze(),
+        };
+        let origin = Origin {
+            node: self.raft_id,
+            proposal: draft.proposal,
+        };
         let body = codec::encode_entry(origin, &entry);
         group.propose(term, draft.proposal, body);
-        let filed = Filed { callers: draft.callers, planned: draft.planned, at: Instant::now() };
+        let filed = Filed {
+            callers: draft.callers,
+            planned: draft.planned,
+            at: Instant::now(),
+        };
         self.filed.insert(draft.proposal, filed);
     }
 
@@ -248,7 +277,8 @@ impl Draft {
 
     /// Puts payload frames into the entry's blob.
     pub(super) fn put_block(&mut self, frames: &[u8]) -> laneway_core::command::Block {
-        let at = u32::try_from(self.blob.len()).expect("an entry is far below 4 GiB: see entry_bytes_max and the body limit");
+        let at = u32::try_from(self.blob.len())
+            .expect("an entry is far below 4 GiB: see entry_bytes_max and the body limit");
         let bytes = u32::try_from(frames.len()).expect("a request body is far below 4 GiB");
         self.blob.extend_from_slice(frames);
         self.bytes += frames.len();

@@ -36,11 +36,16 @@ impl Running {
         let Some(wait) = self.next_due_us() else { return };
         let now = self.clock.monotonic_us();
         let due = now + wait.max(TIMER_US_MIN);
-        if self.timers.armed_at.is_some_and(|armed| armed <= due && armed + TICK_US_MAX > now) {
+        if self
+            .timers
+            .armed_at
+            .is_some_and(|armed| armed <= due && armed + TICK_US_MAX > now)
+        {
             return;
         }
         self.timers.armed_at = Some(due);
-        self.myself.send_after(Duration::from_micros(due - now), || PartitionMsg::Tick);
+        self.myself
+            .send_after(Duration::from_micros(due - now), || PartitionMsg::Tick);
     }
 
     /// µs until something is due on the leader; `None` when nothing is outstanding.
@@ -52,7 +57,10 @@ impl Running {
         let now = self.now();
         let deadline = self.machine.next_lease_deadline();
         let lease = deadline.map(|deadline| deadline.0.saturating_sub(now.lease.0));
-        let ripe = self.machine.next_ripening().map(|ripe| ripe.0.saturating_sub(now.wall.0));
+        let ripe = self
+            .machine
+            .next_ripening()
+            .map(|ripe| ripe.0.saturating_sub(now.wall.0));
         let heartbeat = deadline.map(|_| {
             let since = self.clock.monotonic_us().saturating_sub(self.timers.last_entry);
             TICK_US_MAX.saturating_sub(since)
@@ -65,7 +73,9 @@ impl Running {
         if self.idle() && self.next_due_us().is_some_and(|wait| wait < TIMER_US_MIN) {
             let sweep = self.machine.sweepable();
             self.propose_own(if sweep {
-                Command::Sweep(Sweep { rows_max: SWEEP_ROWS_MAX })
+                Command::Sweep(Sweep {
+                    rows_max: SWEEP_ROWS_MAX,
+                })
             } else {
                 Command::Tick
             });

@@ -38,19 +38,34 @@ impl Node {
     pub async fn ack(&self, request: AckRequest) -> Result<Vec<AckReply>, RequestError> {
         check_request_id(request.request_id.as_ref())?;
         let mut replies: Vec<AckReply> = Vec::with_capacity(request.items.len());
-        replies.resize(request.items.len(), AckReply { outcome: AckOutcome::NotALaneId, lease_released: false });
+        replies.resize(
+            request.items.len(),
+            AckReply {
+                outcome: AckOutcome::NotALaneId,
+                lease_released: false,
+            },
+        );
         let targets = split(&request.items);
-        let acks = (0u32..).zip(&targets).map(|(part, target)| self.ack_target(target, part, &request));
+        let acks = (0u32..)
+            .zip(&targets)
+            .map(|(part, target)| self.ack_target(target, part, &request));
         let mut worst: Option<RequestError> = None;
         for (target, outcome) in targets.iter().zip(join_all(acks).await) {
             match outcome {
                 Ok(acked) => {
                     for (place, item) in target.places.iter().zip(acked.items) {
                         let outcome = AckOutcome::Applied(item);
-                        replies[*place] = AckReply { outcome, lease_released: acked.lease_released };
+                        replies[*place] = AckReply {
+                            outcome,
+                            lease_released: acked.lease_released,
+                        };
                     }
                 }
-                Err(error) if worst.as_ref().is_none_or(|worst| worst.class != ErrorClass::OutcomeUnknown) => {
+                Err(error)
+                    if worst
+                        .as_ref()
+                        .is_none_or(|worst| worst.class != ErrorClass::OutcomeUnknown) =>
+                {
                     worst = Some(error);
                 }
                 Err(_) => {}
@@ -59,11 +74,21 @@ impl Node {
         worst.map_or(Ok(replies), Err)
     }
 
-    async fn ack_target(&self, target: &Target, part: u32, request: &AckRequest) -> Result<Acked, RequestError> {
+    async fn ack_target(
+        &self,
+        target: &Target,
+        part: u32,
+        request: &AckRequest,
+    ) -> Result<Acked, RequestError> {
         let partition = self.partition_of_lane(target.lane);
         let items: Vec<&AckItem> = target.places.iter().map(|place| &request.items[*place]).collect();
-        let ids: Vec<Arc<str>> = items.iter().map(|item| Arc::clone(&item.transaction_id)).collect();
-        let candidates = self.resolve(partition, target.lane, &target.group, target.lease, &ids).await?;
+        let ids: Vec<Arc<str>> = items
+            .iter()
+            .map(|item| Arc::clone(&item.transaction_id))
+            .collect();
+        let candidates = self
+            .resolve(partition, target.lane, &target.group, target.lease, &ids)
+            .await?;
         let items_hash = hash_items(&target.group, &items);
         let key = request.request_id.as_ref().map(|id| RequestKey {
             id: id.0.to_string(),
@@ -89,7 +114,10 @@ impl Node {
             items_hash,
             items: command_items.collect(),
         };
-        match partition.ask(Ask::Command(Command::Ack(ack), Bytes::new()), 0).await? {
+        match partition
+            .ask(Ask::Command(Command::Ack(ack), Bytes::new()), 0)
+            .await?
+        {
             Reply::Acked(acked) if acked.items.len() == target.places.len() => Ok(acked),
             Reply::Refused(refusal) => Err(refused(refusal)),
             reply => Err(unexpected(&reply)),
@@ -106,18 +134,31 @@ impl Node {
         lease_ms: u64,
     ) -> Result<ExtendReply, RequestError> {
         check_request_id(request_id.as_ref())?;
-        let none = ExtendReply { renewed: 0, expires: None };
-        let Some(partition) = self.partition(lease.partition()) else { return Ok(none) };
+        let none = ExtendReply {
+            renewed: 0,
+            expires: None,
+        };
+        let Some(partition) = self.partition(lease.partition()) else {
+            return Ok(none);
+        };
         let request = request_id.map(|id| RequestKey {
             id: id.0.to_string(),
             part: 0,
             content: content_hash(&[&lease.0.to_le_bytes(), &lease_ms.to_le_bytes()]),
         });
-        let extend = Extend { request, lease_id: lease, lease_ms };
-        match partition.ask(Ask::Command(Command::Extend(extend), Bytes::new()), 0).await? {
-            Reply::Extended(Some(extended)) => {
-                Ok(ExtendReply { renewed: extended.renewed, expires: Some(extended.expires) })
-            }
+        let extend = Extend {
+            request,
+            lease_id: lease,
+            lease_ms,
+        };
+        match partition
+            .ask(Ask::Command(Command::Extend(extend), Bytes::new()), 0)
+            .await?
+        {
+            Reply::Extended(Some(extended)) => Ok(ExtendReply {
+                renewed: extended.renewed,
+                expires: Some(extended.expires),
+            }),
             Reply::Extended(None) => Ok(none),
             Reply::Refused(refusal) => Err(refused(refusal)),
             reply => Err(unexpected(&reply)),
@@ -133,7 +174,12 @@ fn split(items: &[AckItem]) -> Vec<Target> {
         let Ok(lane) = item.lane else { continue };
         let lease = item.lease_id.map(|lease| lease.unwrap_or(NO_SUCH_LEASE));
         let at = *known.entry((lane, &item.group, lease)).or_insert_with(|| {
-            targets.push(Target { lane, group: Arc::clone(&item.group), lease, places: Vec::new() });
+            targets.push(Target {
+                lane,
+                group: Arc::clone(&item.group),
+                lease,
+                places: Vec::new(),
+            });
             targets.len() - 1
         });
         targets[at].places.push(place);
@@ -165,6 +211,9 @@ fn hash_items(group: &str, items: &[&AckItem]) -> u128 {
 impl AckOutcome {
     /// True when the acknowledgment was accepted.
     pub fn is_success(&self) -> bool {
-        matches!(self, Self::Applied(AckedItem::Done | AckedItem::DeadLettered | AckedItem::Noop))
+        matches!(
+            self,
+            Self::Applied(AckedItem::Done | AckedItem::DeadLettered | AckedItem::Noop)
+        )
     }
 }

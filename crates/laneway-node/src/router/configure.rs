@@ -15,13 +15,20 @@ impl Node {
     pub async fn configure(&self, request: ConfigureRequest) -> Result<QueueRow, RequestError> {
         self.check_names(&request.queue, &[])?;
         let name = request.queue.to_string();
-        let command = CatalogCommand::Configure { name, patch: request.patch, merge: request.merge };
+        let command = CatalogCommand::Configure {
+            name,
+            patch: request.patch,
+            merge: request.merge,
+        };
         let row = match self.inner.catalog.propose(command).await? {
             CatalogReply::Queue { row, .. } => row,
             reply => return Err(unexpected(&reply)),
         };
         if row.settings.encryption_enabled {
-            tracing::warn!(queue = row.name, "encryption is not built yet: this queue stores plain text");
+            tracing::warn!(
+                queue = row.name,
+                "encryption is not built yet: this queue stores plain text"
+            );
         }
         self.taken_everywhere(row.version.0).await?;
         Ok(row)
@@ -32,7 +39,9 @@ impl Node {
     /// Errors and cancel safety as [`Node::configure`].
     pub async fn delete_queue(&self, queue: &str) -> Result<bool, RequestError> {
         self.check_names(queue, &[])?;
-        let command = CatalogCommand::DeleteQueue { name: queue.to_owned() };
+        let command = CatalogCommand::DeleteQueue {
+            name: queue.to_owned(),
+        };
         let existed = match self.inner.catalog.propose(command).await? {
             CatalogReply::Deleted { existed, .. } => existed,
             reply => return Err(unexpected(&reply)),

@@ -27,11 +27,15 @@ struct Named {
 fn named(running: &Running, row: &DeadLetter) -> Option<Named> {
     let queue = running.machine.queue(row.queue)?.name.clone();
     let lane = running.machine.lane(row.lane)?.name.to_owned();
-    Some(Named { row: row.clone(), queue, lane })
+    Some(Named {
+        row: row.clone(),
+        queue,
+        lane,
+    })
 }
 
 impl Node {
-    /// Dead letters, newest first.
+    /// Dead letters, newest first; fewer than asked for when their messages are over `pop_bytes_max` together.
     pub async fn dead_letters(&self, filter: DeadLetterFilter) -> Result<Vec<DeadLetterInfo>, RequestError> {
         self.inner.catalog.read_index().await?;
         let queue = match &filter.queue {
@@ -48,17 +52,29 @@ impl Node {
             let found = partition.look_linear(move |running| {
                 let of_group = |row: &&DeadLetter| group.as_deref().is_none_or(|group| row.group == group);
                 let rows = running.machine.dead_letters(queue).rev().filter(of_group);
-                rows.filter_map(|row| named(running, row)).take(wanted).collect::<Vec<_>>()
+                rows.filter_map(|row| named(running, row))
+                    .take(wanted)
+                    .collect::<Vec<_>>()
             });
             rows.extend(found.await?);
         }
-        rows.sort_by(|a, b| (b.row.filed, b.row.id).cmp(&(a.row.filed, a.row.id)));
+        rows.sort_by_key(|named| std::cmp::Reverse((named.row.filed, named.row.id)));
         let mut infos = Vec::new();
+        let mut bytes = 0;
         for named in rows.into_iter().skip(filter.skip).take(filter.limit) {
             let partition = self.partition_of_lane(named.row.lane);
+            if bytes >= self.inner.limits.pop_bytes_max {
+                break;
+            }
             if let Some(message) = read_message(partition, &named.row).await? {
+                bytes += message.payload.len() as u64;
                 let Named { row, queue, lane } = named;
-                infos.push(DeadLetterInfo { row, queue, lane_name: lane, message });
+                infos.push(DeadLetterInfo {
+                    row,
+                    queue,
+                    lane_name: lane,
+                    message,
+                });
             }
         }
         Ok(infos)
@@ -75,7 +91,9 @@ impl Node {
         check_request_id(request_id.as_ref())?;
         self.check_disk()?;
         let request = request_key(request_id, 0, "replay", &which);
-        let Some(partition) = self.partition_of(&which) else { return Ok(None) };
+        let Some(partition) = self.partition_of(&which) else {
+            return Ok(None);
+        };
         if let Some(kept) = kept_answer(partition, request.clone()).await? {
             return match kept {
                 Reply::Replayed(replayed) => self.replayed(partition, replayed).await.map(Some),
@@ -84,12 +102,20 @@ impl Node {
                 reply => Err(unexpected(&reply)),
             };
         }
-        let Some(named) = find(partition, &which).await?.pop() else { return Ok(None) };
-        let Some(message) = read_message(partition, &named.row).await? else { return Ok(None) };
+        let Some(named) = find(partition, &which).await?.pop() else {
+            return Ok(None);
+        };
+        let Some(message) = read_message(partition, &named.row).await? else {
+            return Ok(None);
+        };
         let mut frame = BytesMut::with_capacity(message.payload.len() + 64);
         codec::push_frame(&mut frame, &replay_transaction_id(&named.row), &message.payload);
         let bytes = frame.len();
-        let replay = ReplayDeadLetter { request, id: named.row.id, block: Block::default() };
+        let replay = ReplayDeadLetter {
+            request,
+            id: named.row.id,
+            block: Block::default(),
+        };
         let ask = Ask::Command(Command::ReplayDeadLetter(replay), frame.freeze());
         match partition.ask(ask, bytes).await? {
             Reply::Replayed(replayed) => self.replayed(partition, replayed).await.map(Some),
@@ -124,13 +150,21 @@ impl Node {
         which: DeadLetterRef,
     ) -> Result<u64, RequestError> {
         check_request_id(request_id.as_ref())?;
-        let Some(partition) = self.partition_of(&which) else { return Ok(0) };
+        let Some(partition) = self.partition_of(&which) else {
+            return Ok(0);
+        };
         // What an earlier, interrupted try of the same request has done counts; the rest follows.
         let (done, mut deleted) = count_kept(partition, request_id.as_ref(), &which).await?;
         for (part, named) in (done..).zip(find(partition, &which).await?) {
             let request = request_key(request_id.clone(), part, "delete", &which);
-            let delete = DeleteDeadLetter { request, id: named.row.id };
-            match partition.ask(Ask::Command(Command::DeleteDeadLetter(delete), Bytes::new()), 0).await? {
+            let delete = DeleteDeadLetter {
+                request,
+                id: named.row.id,
+            };
+            match partition
+                .ask(Ask::Command(Command::DeleteDeadLetter(delete), Bytes::new()), 0)
+                .await?
+            {
                 Reply::DeadLetterDeleted => deleted += 1,
                 Reply::Refused(Refusal::DeadLetterGone) => {}
                 Reply::Refused(refusal) => return Err(refused(refusal)),
@@ -157,9 +191,12 @@ async fn find(partition: &Arc<PartitionHandle>, which: &DeadLetterRef) -> Result
     let which = which.clone();
     partition
         .look_linear(move |running| match &which {
-            DeadLetterRef::Row(id) => {
-                running.machine.dead_letter(*id).and_then(|row| named(running, row)).into_iter().collect()
-            }
+            DeadLetterRef::Row(id) => running
+                .machine
+                .dead_letter(*id)
+                .and_then(|row| named(running, row))
+                .into_iter()
+                .collect(),
             DeadLetterRef::Message(lane, transaction_id) => running
                 .machine
                 .dead_letters_of_lane(*lane)
@@ -186,7 +223,9 @@ pub(super) async fn read_one(
 ) -> Result<Option<PoppedMessage>, RequestError> {
     let stores = partition.stores()?;
     let read = move || stores.payloads.read(lane, offset, offset.plus(1), u64::MAX);
-    let messages = tokio::task::spawn_blocking(read).await.map_err(|error| unreadable(&error))?;
+    let messages = tokio::task::spawn_blocking(read)
+        .await
+        .map_err(|error| unreadable(&error))?;
     let mut messages = messages.map_err(|error| unreadable(&error))?;
     Ok(messages.pop().map(|message| to_message(lane, message)))
 }
@@ -199,7 +238,11 @@ fn request_key(id: Option<RequestId>, part: u32, verb: &str, which: &DeadLetterR
         }
         DeadLetterRef::Row(row) => content_hash(&[verb.as_bytes(), &row.0.to_le_bytes()]),
     };
-    Some(RequestKey { id: id.0.to_string(), part, content })
+    Some(RequestKey {
+        id: id.0.to_string(),
+        part,
+        content,
+    })
 }
 
 /// The kept answer of a request whose row may be gone by now.
@@ -208,7 +251,9 @@ async fn kept_answer(
     request: Option<RequestKey>,
 ) -> Result<Option<Reply>, RequestError> {
     let Some(request) = request else { return Ok(None) };
-    partition.look_linear(move |running| running.machine.kept_answer(&request).cloned()).await
+    partition
+        .look_linear(move |running| running.machine.kept_answer(&request).cloned())
+        .await
 }
 
 /// How many parts of a deletion have an answer, and how many of them deleted a row.
@@ -219,7 +264,12 @@ async fn count_kept(
 ) -> Result<(u32, u64), RequestError> {
     let (mut parts, mut deleted) = (0, 0);
     loop {
-        match kept_answer(partition, request_key(request_id.cloned(), parts, "delete", which)).await? {
+        match kept_answer(
+            partition,
+            request_key(request_id.cloned(), parts, "delete", which),
+        )
+        .await?
+        {
             None => return Ok((parts, deleted)),
             Some(Reply::DeadLetterDeleted) => deleted += 1,
             Some(Reply::Refused(Refusal::RequestIdReused)) => return Err(refused(Refusal::RequestIdReused)),

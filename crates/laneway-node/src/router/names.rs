@@ -23,7 +23,10 @@ impl Node {
         if transaction_id.len() <= bytes_max {
             return Ok(());
         }
-        let message = format!("a transaction id has {} bytes; it may have {bytes_max}", transaction_id.len());
+        let message = format!(
+            "a transaction id has {} bytes; it may have {bytes_max}",
+            transaction_id.len()
+        );
         Err(RequestError::new(ErrorClass::TooLarge, "name_too_long", message))
     }
 }
@@ -32,8 +35,10 @@ impl Node {
 pub(super) fn check_request_id(id: Option<&RequestId>) -> Result<(), RequestError> {
     match id {
         Some(id) if id.0.is_empty() || id.0.len() > REQUEST_ID_BYTES_MAX => {
-            let message =
-                format!("a request id has {} bytes; it must have 1 to {REQUEST_ID_BYTES_MAX}", id.0.len());
+            let message = format!(
+                "a request id has {} bytes; it must have 1 to {REQUEST_ID_BYTES_MAX}",
+                id.0.len()
+            );
             Err(RequestError::new(ErrorClass::Invalid, "bad_request", message))
         }
         _ => Ok(()),

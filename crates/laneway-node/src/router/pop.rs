@@ -8,6 +8,7 @@ use laneway_core::command::{Command, ReleaseClaim};
 use laneway_core::ids::{LeaseId, MessageId, Offset, PartitionId, Slot};
 use laneway_core::reply::{Claimed, ClaimedLane, Refusal, Reply};
 use laneway_core::settings::{GroupStart, QueueRow};
+use laneway_core::time::WallTime;
 use laneway_storage::payload::StoredMessage;
 use tokio::time::Instant;
 
@@ -44,17 +45,26 @@ impl Node {
         }
         request.batch = request.batch.clamp(1, self.inner.limits.pop_messages_max);
         let deadline = request.wait.map(|wait| Instant::now() + wait);
-        let mut queues = self.pop_queues(&request).await?;
+        let began = self.inner.catalog.machine().stamps().wall;
+        let mut queues = self.pop_queues(&request, began).await?;
         let mut trouble = match self.look_everywhere(&request, &queues, None).await? {
             Found::Messages(reply) => return Ok(reply),
             Found::Nothing(trouble) => trouble,
         };
-        let Some(deadline) = deadline else { return self.nothing(trouble, &queues, &request).await };
+        let Some(deadline) = deadline else {
+            return self.nothing(trouble, &queues, &request).await;
+        };
         let _slot = self.parking_slot()?;
         let discovery = matches!(request.source, PopSource::Discovery { .. });
         loop {
-            let keys = queues.iter().map(|row| (row.id, Arc::clone(&request.group))).collect();
-            let parked = self.inner.parking.park(keys, pinned(&request.source).cloned(), discovery);
+            let keys = queues
+                .iter()
+                .map(|row| (row.id, Arc::clone(&request.group)))
+                .collect();
+            let parked = self
+                .inner
+                .parking
+                .park(keys, pinned(&request.source).cloned(), discovery);
             let mut hinted = None;
             loop {
                 match self.look_everywhere(&request, &queues, hinted).await? {
@@ -72,7 +82,7 @@ impl Node {
                 }
             }
             drop(parked);
-            queues = self.pop_queues(&request).await?;
+            queues = self.pop_queues(&request, began).await?;
         }
     }
 
@@ -91,24 +101,40 @@ impl Node {
         })
     }
 
-    /// The queues that the pop may take from, with its group registered everywhere.
-    async fn pop_queues(&self, request: &PopRequest) -> Result<Vec<Arc<QueueRow>>, RequestError> {
-        let names: Vec<Arc<str>> = match &request.source {
-            PopSource::Queue(queue) | PopSource::Lane(queue, _) => vec![Arc::clone(queue)],
+    /// The queues that the pop may take from, with its group registered everywhere. What is pushed into a queue born after
+    /// the pop `began` is all new to it.
+    async fn pop_queues(
+        &self,
+        request: &PopRequest,
+        began: WallTime,
+    ) -> Result<Vec<Arc<QueueRow>>, RequestError> {
+        let names: Vec<(Arc<str>, GroupStart)> = match &request.source {
+            PopSource::Queue(queue) | PopSource::Lane(queue, _) => vec![(Arc::clone(queue), request.start)],
             PopSource::Discovery { namespace, task } => {
-                let matches = |wanted: &Option<Arc<str>>, is: &str| wanted.as_deref().is_none_or(|want| want == is);
+                let matches =
+                    |wanted: &Option<Arc<str>>, is: &str| wanted.as_deref().is_none_or(|want| want == is);
                 let catalog = self.inner.catalog.machine();
                 catalog
                     .queues()
                     .filter(|row| row.listed)
-                    .filter(|row| matches(namespace, &row.settings.namespace) && matches(task, &row.settings.task))
-                    .map(|row| row.name.as_str().into())
+                    .filter(|row| {
+                        matches(namespace, &row.settings.namespace) && matches(task, &row.settings.task)
+                    })
+                    .map(|row| {
+                        let born_since = row.created > began && request.start == GroupStart::Registration;
+                        let start = if born_since {
+                            GroupStart::Beginning
+                        } else {
+                            request.start
+                        };
+                        (row.name.as_str().into(), start)
+                    })
                     .collect()
             }
         };
         let mut queues = Vec::with_capacity(names.len());
-        for name in names {
-            queues.push(Arc::new(self.group_for_pop(&name, &request.group, request.start).await?));
+        for (name, start) in names {
+            queues.push(Arc::new(self.group_for_pop(&name, &request.group, start).await?));
         }
         Ok(queues)
     }
@@ -150,7 +176,9 @@ impl Node {
             return vec![partition];
         }
         let partitions = &self.inner.partitions;
-        (0..partitions.len()).map(|at| &partitions[(start + at) % partitions.len()]).collect()
+        (0..partitions.len())
+            .map(|at| &partitions[(start + at) % partitions.len()])
+            .collect()
     }
 
     async fn claim_from(
@@ -170,7 +198,10 @@ impl Node {
         };
         match partition.ask(Ask::Claim(ask), 0).await? {
             Reply::Claimed(claimed) if claimed.lanes.is_empty() => Ok(None),
-            Reply::Claimed(claimed) => self.deliver(partition, row, claimed, request.auto_ack).await.map(Some),
+            Reply::Claimed(claimed) => self
+                .deliver(partition, row, claimed, request.auto_ack)
+                .await
+                .map(Some),
             // Deleted meanwhile: there is nothing to get, and the next look finds the queue as it is then.
             Reply::Refused(Refusal::QueueGone) => Ok(None),
             Reply::Refused(refusal) => Err(refused(refusal)),
@@ -207,10 +238,17 @@ impl Node {
                 name: lane.name.as_str().into(),
                 lane: lane.lane,
                 attempt: lane.attempt,
-                messages: stored.into_iter().map(|message| to_message(lane.lane, message)).collect(),
+                messages: stored
+                    .into_iter()
+                    .map(|message| to_message(lane.lane, message))
+                    .collect(),
             });
         }
-        Ok(PopReply { lease_id, lanes, guard })
+        Ok(PopReply {
+            lease_id,
+            lanes,
+            guard,
+        })
     }
 
     async fn cut_to_fit(
@@ -227,7 +265,9 @@ impl Node {
                 cuts.push((lane.lane, None));
                 continue;
             }
-            let end = stores.payloads.fits(lane.lane, lane.offset_first, lane.batch_end, room);
+            let end = stores
+                .payloads
+                .fits(lane.lane, lane.offset_first, lane.batch_end, room);
             if end < lane.batch_end {
                 cuts.push((lane.lane, Some(end)));
                 lane.batch_end = end;
@@ -241,8 +281,14 @@ impl Node {
         if cuts.is_empty() {
             return Ok(());
         }
-        let release = ReleaseClaim { lease_id: claimed.lease_id, lanes: cuts };
-        match partition.ask(Ask::Command(Command::ReleaseClaim(release), Bytes::new()), 0).await? {
+        let release = ReleaseClaim {
+            lease_id: claimed.lease_id,
+            lanes: cuts,
+        };
+        match partition
+            .ask(Ask::Command(Command::ReleaseClaim(release), Bytes::new()), 0)
+            .await?
+        {
             Reply::Released(_) => Ok(()),
             reply => Err(unexpected(&reply)),
         }
@@ -259,7 +305,9 @@ impl Node {
             return Err(error);
         }
         if let (Some(lane), Some(row)) = (pinned(&request.source), queues.first()) {
-            self.partition_of_slot(Slot::of(row.id, lane)).read_index().await?;
+            self.partition_of_slot(Slot::of(row.id, lane))
+                .read_index()
+                .await?;
         } else {
             for partition in &self.inner.partitions {
                 partition.read_index().await?;
@@ -270,7 +318,11 @@ impl Node {
 }
 
 fn empty() -> PopReply {
-    PopReply { lease_id: None, lanes: Vec::new(), guard: None }
+    PopReply {
+        lease_id: None,
+        lanes: Vec::new(),
+        guard: None,
+    }
 }
 
 fn pinned(source: &PopSource) -> Option<&Arc<str>> {
@@ -287,14 +339,20 @@ async fn read_lane(stores: &Arc<Stores>, lane: &ClaimedLane) -> Result<Vec<Store
     let messages = if stores.payloads.bytes(id, from, to) <= INLINE_READ_BYTES_MAX {
         read(&stores)
     } else {
-        tokio::task::spawn_blocking(move || read(&stores)).await.map_err(|error| unreadable(&error))?
+        tokio::task::spawn_blocking(move || read(&stores))
+            .await
+            .map_err(|error| unreadable(&error))?
     };
     messages.map_err(|error| unreadable(&error))
 }
 
 pub(super) fn unreadable(error: &impl std::fmt::Display) -> RequestError {
     tracing::error!(%error, "stored messages cannot be read");
-    RequestError::new(ErrorClass::Internal, "internal", "stored messages cannot be read; see the node's log")
+    RequestError::new(
+        ErrorClass::Internal,
+        "internal",
+        "stored messages cannot be read; see the node's log",
+    )
 }
 
 /// Hashes of the transaction ids, as an ack will name them. A hole (deleted meanwhile) ends the span.

@@ -67,7 +67,10 @@ impl Node {
         parts: &[LanePart],
         outcomes: Vec<Result<LanePushed, RequestError>>,
     ) -> Result<Vec<PushReply>, RequestError> {
-        let worst = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).max_by_key(|error| badness(error));
+        let worst = outcomes
+            .iter()
+            .filter_map(|outcome| outcome.as_ref().err())
+            .max_by_key(|error| badness(error));
         if let Some(error) = worst.filter(|error| badness(error) > 0) {
             return Err(error.clone());
         }
@@ -80,7 +83,11 @@ impl Node {
                     Ok(pushed) => {
                         let item = pushed.items[at];
                         let message_id = MessageId::new(item.wall, pushed.lane, item.offset);
-                        let position = Pushed { message_id, lane: pushed.lane, offset: item.offset };
+                        let position = Pushed {
+                            message_id,
+                            lane: pushed.lane,
+                            offset: item.offset,
+                        };
                         if item.duplicate {
                             duplicates += 1;
                             PushReply::Duplicate(position)
@@ -91,8 +98,14 @@ impl Node {
                 });
             }
         }
-        self.inner.counters.duplicates.fetch_add(duplicates, Ordering::Relaxed);
-        Ok(replies.into_iter().map(|reply| reply.expect("each item is in one part")).collect())
+        self.inner
+            .counters
+            .duplicates
+            .fetch_add(duplicates, Ordering::Relaxed);
+        Ok(replies
+            .into_iter()
+            .map(|reply| reply.expect("each item is in one part"))
+            .collect())
     }
 
     async fn push_part(
@@ -102,10 +115,16 @@ impl Node {
         mut row: Arc<QueueRow>,
         request: &PushRequest,
     ) -> Result<LanePushed, RequestError> {
-        let key = request.request_id.as_ref().map(|id| request_key(id, number, part));
+        let key = request
+            .request_id
+            .as_ref()
+            .map(|id| request_key(id, number, part));
         let mut tries = 0;
         loop {
-            let transaction_ids = part.places.iter().map(|place| &*request.items[*place].transaction_id);
+            let transaction_ids = part
+                .places
+                .iter()
+                .map(|place| &*request.items[*place].transaction_id);
             let ask = push_ask(part, key.clone(), Arc::clone(&row), transaction_ids);
             let partition = self.partition_of_slot(Slot::of(row.id, &part.lane));
             let answer = partition.ask(Ask::Push(ask), part.frames.len()).await?;
@@ -134,18 +153,30 @@ fn push_ask<'a>(
     queue: Arc<QueueRow>,
     transaction_ids: impl Iterator<Item = &'a str>,
 ) -> PushAsk {
-    let items = transaction_ids.enumerate().map(|(at, transaction_id)| PushAskItem {
-        key: (!transaction_id.is_empty()).then(|| DedupStore::key(queue.id, &part.lane, transaction_id)),
-        same_as: part.same_as[at],
-        frame_bytes: part.frame_bytes[at],
-    });
+    let items = transaction_ids
+        .enumerate()
+        .map(|(at, transaction_id)| PushAskItem {
+            key: (!transaction_id.is_empty()).then(|| DedupStore::key(queue.id, &part.lane, transaction_id)),
+            same_as: part.same_as[at],
+            frame_bytes: part.frame_bytes[at],
+        });
     let items = items.collect();
-    PushAsk { request, queue, lane: Arc::clone(&part.lane), items, block: part.frames.clone() }
+    PushAsk {
+        request,
+        queue,
+        lane: Arc::clone(&part.lane),
+        items,
+        block: part.frames.clone(),
+    }
 }
 
 fn request_key(id: &RequestId, part: u32, lane: &LanePart) -> RequestKey {
     let content = content_hash(&[lane.queue.as_bytes(), lane.lane.as_bytes(), &lane.frames]);
-    RequestKey { id: id.0.to_string(), part, content }
+    RequestKey {
+        id: id.0.to_string(),
+        part,
+        content,
+    }
 }
 
 /// Groups items by (queue, lane), keeping their order, and frames their payloads.
@@ -159,11 +190,17 @@ fn split(items: &[PushItem]) -> Vec<LanePart> {
         });
         places[at].1.push(place);
     }
-    places.into_iter().map(|(first, places)| lane_part(first, places, items)).collect()
+    places
+        .into_iter()
+        .map(|(first, places)| lane_part(first, places, items))
+        .collect()
 }
 
 fn lane_part(first: &PushItem, places: Vec<usize>, items: &[PushItem]) -> LanePart {
-    let bytes = places.iter().map(|place| items[*place].payload.len() + items[*place].transaction_id.len() + 16).sum();
+    let bytes = places
+        .iter()
+        .map(|place| items[*place].payload.len() + items[*place].transaction_id.len() + 16)
+        .sum();
     let mut frames = BytesMut::with_capacity(bytes);
     let mut frame_bytes = Vec::with_capacity(places.len());
     let mut same_as = Vec::with_capacity(places.len());

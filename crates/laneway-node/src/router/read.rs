@@ -30,8 +30,14 @@ impl Node {
     /// All queues, with counters that are exact sums over the partitions.
     pub async fn queues(&self) -> Result<Vec<QueueInfo>, RequestError> {
         self.inner.catalog.read_index().await?;
-        let rows: Vec<QueueRow> =
-            self.inner.catalog.machine().queues().filter(|row| row.listed).cloned().collect();
+        let rows: Vec<QueueRow> = self
+            .inner
+            .catalog
+            .machine()
+            .queues()
+            .filter(|row| row.listed)
+            .cloned()
+            .collect();
         let sums = self.sums(true).await?;
         let info = |row: QueueRow| {
             let sum = sums.get(&row.id).copied().unwrap_or_default();
@@ -45,7 +51,10 @@ impl Node {
         for partition in &self.inner.partitions {
             let found = partition.look_linear(move |running| {
                 let queues: Vec<QueueId> = running.machine.queue_ids().collect();
-                queues.into_iter().map(|queue| (queue, sum_of(running, queue, with_bytes))).collect::<Vec<_>>()
+                queues
+                    .into_iter()
+                    .map(|queue| (queue, sum_of(running, queue, with_bytes)))
+                    .collect::<Vec<_>>()
             });
             for (queue, part) in found.await? {
                 add(sums.entry(queue).or_default(), part);
@@ -56,8 +65,14 @@ impl Node {
 
     /// Gauges of every queue, for metrics.
     pub(crate) async fn queue_gauges(&self) -> Result<Vec<QueueMetrics>, RequestError> {
-        let rows: Vec<QueueRow> =
-            self.inner.catalog.machine().queues().filter(|row| row.listed).cloned().collect();
+        let rows: Vec<QueueRow> = self
+            .inner
+            .catalog
+            .machine()
+            .queues()
+            .filter(|row| row.listed)
+            .cloned()
+            .collect();
         let sums = self.sums(false).await?;
         let gauge = |row: QueueRow| {
             let counts = sums.get(&row.id).copied().unwrap_or_default().counts;
@@ -75,7 +90,9 @@ impl Node {
     /// One queue with its lanes; `None` when there is no such queue.
     pub async fn queue(&self, name: &str) -> Result<Option<QueueInfo>, RequestError> {
         self.inner.catalog.read_index().await?;
-        let Some(row) = self.known_queue(name) else { return Ok(None) };
+        let Some(row) = self.known_queue(name) else {
+            return Ok(None);
+        };
         let mut sum = Sum::default();
         let mut lanes = Vec::new();
         for partition in &self.inner.partitions {
@@ -105,18 +122,27 @@ impl Node {
             }
             infos
         };
-        tokio::task::spawn_blocking(fill).await.map_err(|error| super::pop::unreadable(&error))
+        tokio::task::spawn_blocking(fill)
+            .await
+            .map_err(|error| super::pop::unreadable(&error))
     }
 
     /// One message with all that is known of it; `None` when there is none with this transaction id on the lane.
-    pub async fn message(&self, lane: LaneId, transaction_id: &str) -> Result<Option<MessageInfo>, RequestError> {
+    pub async fn message(
+        &self,
+        lane: LaneId,
+        transaction_id: &str,
+    ) -> Result<Option<MessageInfo>, RequestError> {
         let partition = self.partition_of_lane(lane);
         partition.read_index().await?;
         let id: Arc<str> = transaction_id.into();
         let wanted = Arc::clone(&id);
         let dead = partition.look(move |running| {
             let mut rows = running.machine.dead_letters_of_lane(lane);
-            rows.by_ref().filter(|row| row.transaction_id == *wanted).last().cloned()
+            rows.by_ref()
+                .filter(|row| row.transaction_id == *wanted)
+                .last()
+                .cloned()
         });
         let dead = dead.await?;
         let offset = match &dead {
@@ -128,12 +154,31 @@ impl Node {
             }
         };
         let Some(offset) = offset else { return Ok(None) };
-        let Some(message) = read_one(partition, lane, offset).await? else { return Ok(None) };
-        let standing = partition.look(move |running| standing(running, lane, offset)).await?;
-        let Some((queue, lane_name, groups, retries_used, leased)) = standing else { return Ok(None) };
-        let status = if dead.is_some() { MessageStatus::DeadLetter } else { status_of(&groups, leased) };
+        let Some(message) = read_one(partition, lane, offset).await? else {
+            return Ok(None);
+        };
+        let standing = partition
+            .look(move |running| standing(running, lane, offset))
+            .await?;
+        let Some((queue, lane_name, groups, retries_used, leased)) = standing else {
+            return Ok(None);
+        };
+        let status = if dead.is_some() {
+            MessageStatus::DeadLetter
+        } else {
+            status_of(&groups, leased)
+        };
         let retries_used = dead.as_ref().map_or(retries_used, |row| row.retries_used);
-        Ok(Some(MessageInfo { message, queue, lane, lane_name, status, dead_letter: dead, retries_used, groups }))
+        Ok(Some(MessageInfo {
+            message,
+            queue,
+            lane,
+            lane_name,
+            status,
+            dead_letter: dead,
+            retries_used,
+            groups,
+        }))
     }
 }
 
@@ -152,7 +197,13 @@ fn queue_info(row: QueueRow, sum: Sum, lanes: Vec<LaneInfo>) -> QueueInfo {
         dead_letter: sum.counts.dead_letters,
         consumed: sum.consumed,
     };
-    QueueInfo { row, lanes, lane_count: sum.counts.lanes, counts, retained_bytes: sum.retained_bytes }
+    QueueInfo {
+        row,
+        lanes,
+        lane_count: sum.counts.lanes,
+        counts,
+        retained_bytes: sum.retained_bytes,
+    }
 }
 
 fn sum_of(running: &Running, queue: QueueId, with_bytes: bool) -> Sum {
@@ -163,7 +214,11 @@ fn sum_of(running: &Running, queue: QueueId, with_bytes: bool) -> Sum {
             retained_bytes += running.payloads().retained_bytes(lane);
         }
     }
-    Sum { counts, consumed: 0, retained_bytes }
+    Sum {
+        counts,
+        consumed: 0,
+        retained_bytes,
+    }
 }
 
 fn add(sum: &mut Sum, part: Sum) {
@@ -182,7 +237,13 @@ fn lanes_of(running: &Running, queue: QueueId) -> Vec<(LaneInfo, Offset, Offset)
     let mut lanes = Vec::new();
     for (lane, view) in running.machine.lanes_of(queue).take(LANES_SHOWN_MAX) {
         let counts = lane_counts(running.machine.lane_counts(lane));
-        let info = LaneInfo { lane, name: view.name.to_owned(), counts, oldest: None, newest: None };
+        let info = LaneInfo {
+            lane,
+            name: view.name.to_owned(),
+            counts,
+            oldest: None,
+            newest: None,
+        };
         lanes.push((info, view.head, view.tail));
     }
     lanes
@@ -209,7 +270,9 @@ fn standing(running: &Running, lane: LaneId, offset: Offset) -> Option<Standing>
     let (mut groups, mut retries_used, mut leased) = (Vec::new(), 0, false);
     for row in running.machine.groups_of(view.queue) {
         let name = row.name.as_str();
-        let Some(group) = running.machine.group(lane, name) else { continue };
+        let Some(group) = running.machine.group(lane, name) else {
+            continue;
+        };
         let live = group.lease.filter(|lease| now.lease < lease.deadline);
         if let Some(lease) = &live {
             leased |= group.cursor <= offset && offset < lease.batch_end;
@@ -235,7 +298,10 @@ fn as_wall(now: Stamps, deadline: LeaseTime) -> WallTime {
 /// Spec 2.9: completed when every named group passed it (with no named group: queue mode).
 fn status_of(groups: &[MessageGroup], leased: bool) -> MessageStatus {
     let named = groups.iter().any(|group| group.name != QUEUE_MODE_GROUP);
-    let mut counting = groups.iter().filter(|group| !named || group.name != QUEUE_MODE_GROUP).peekable();
+    let mut counting = groups
+        .iter()
+        .filter(|group| !named || group.name != QUEUE_MODE_GROUP)
+        .peekable();
     if counting.peek().is_some() && counting.all(|group| group.consumed) {
         MessageStatus::Completed
     } else if leased {

@@ -41,19 +41,30 @@ impl Node {
         let stores = partition.stores()?;
         let mut found: Vec<Vec<Offset>> = transaction_ids
             .iter()
-            .map(|id| lease.and_then(|lease| stores.spans.find(lease, lane, id)).unwrap_or_default())
+            .map(|id| {
+                lease
+                    .and_then(|lease| stores.spans.find(lease, lane, id))
+                    .unwrap_or_default()
+            })
             .collect();
         if found.iter().all(|offsets| !offsets.is_empty()) {
             return Ok(found);
         }
-        let Some(context) = lane_context(partition, lane, Arc::clone(group)).await? else { return Ok(found) };
+        let Some(context) = lane_context(partition, lane, Arc::clone(group)).await? else {
+            return Ok(found);
+        };
         let missing: Vec<(usize, Arc<str>)> = (0..)
             .zip(transaction_ids)
             .filter(|(at, _)| found[*at].is_empty())
             .map(|(at, id)| (at, Arc::clone(id)))
             .collect();
         let scan_max = u64::from(self.inner.limits.resolve_scan_max);
-        let search = Search { lane, context, stores, scan_max };
+        let search = Search {
+            lane,
+            context,
+            stores,
+            scan_max,
+        };
         let resolved = tokio::task::spawn_blocking(move || search.run(&missing))
             .await
             .map_err(|error| unreadable(&error))?
@@ -80,8 +91,12 @@ async fn lane_context(
                 name: view.name.into(),
                 head: view.head,
                 tail: view.tail,
-                cursor: group.as_ref().map_or(view.head, |group| group.cursor.max(view.head)),
-                batch_end: live.filter(|lease| running.now().lease < lease.deadline).map(|lease| lease.batch_end),
+                cursor: group
+                    .as_ref()
+                    .map_or(view.head, |group| group.cursor.max(view.head)),
+                batch_end: live
+                    .filter(|lease| running.now().lease < lease.deadline)
+                    .map(|lease| lease.batch_end),
             })
         })
         .await
@@ -119,7 +134,11 @@ impl Search {
             self.scan(context.cursor, end, &mut found)?;
         }
         if found.values().any(Vec::is_empty) {
-            self.scan(context.cursor, context.tail.min(context.cursor.plus(self.scan_max)), &mut found)?;
+            self.scan(
+                context.cursor,
+                context.tail.min(context.cursor.plus(self.scan_max)),
+                &mut found,
+            )?;
         }
         if found.values().any(Vec::is_empty) {
             let from = Offset(context.cursor.0.saturating_sub(self.scan_max)).max(context.head);
@@ -137,7 +156,9 @@ impl Search {
 
     /// A message pushed without a transaction id goes by its message id, which says where it is.
     fn by_message_id(&self, id: &str) -> Result<Vec<Offset>, SearchError> {
-        let Ok(message) = id.parse::<MessageId>() else { return Ok(Vec::new()) };
+        let Ok(message) = id.parse::<MessageId>() else {
+            return Ok(Vec::new());
+        };
         let (lane, offset) = message.position();
         if lane != self.lane || offset >= self.context.tail {
             return Ok(Vec::new());
@@ -146,10 +167,19 @@ impl Search {
         let is_it = |header: &StoredHeader| {
             header.transaction_id.is_empty() && MessageId::new(header.wall, lane, header.offset) == message
         };
-        Ok(headers.iter().filter(|header| is_it(header)).map(|header| header.offset).collect())
+        Ok(headers
+            .iter()
+            .filter(|header| is_it(header))
+            .map(|header| header.offset)
+            .collect())
     }
 
-    fn scan(&self, from: Offset, to: Offset, found: &mut HashMap<&str, Vec<Offset>>) -> Result<(), SearchError> {
+    fn scan(
+        &self,
+        from: Offset,
+        to: Offset,
+        found: &mut HashMap<&str, Vec<Offset>>,
+    ) -> Result<(), SearchError> {
         if from >= to {
             return Ok(());
         }

@@ -13,7 +13,9 @@ use crate::support::{SOON, ack, ack_item, configure, item, payloads, pop, pop_re
 async fn pushed_messages_are_popped_in_order_and_acked_once() {
     let dir = tempfile::tempdir().unwrap();
     let node = start(dir.path()).await;
-    let items = (0..5).map(|n| item("orders", "eu", &format!("t{n}"), &format!("{{\"n\":{n}}}"))).collect();
+    let items = (0..5)
+        .map(|n| item("orders", "eu", &format!("t{n}"), &format!("{{\"n\":{n}}}")))
+        .collect();
     let replies = push(&node, items).await;
     assert!(replies.iter().all(|reply| matches!(reply, PushReply::Queued(_))));
     let again = push(&node, vec![item("orders", "eu", "t3", "1")]).await;
@@ -34,18 +36,43 @@ async fn pushed_messages_are_popped_in_order_and_acked_once() {
 async fn spent_budget_files_a_dead_letter_that_can_be_replayed() {
     let dir = tempfile::tempdir().unwrap();
     let node = start(dir.path()).await;
-    configure(&node, "q", SettingsPatch { retry_limit: Patch::Set(1), ..SettingsPatch::keep() }).await;
-    push(&node, vec![item("q", "Default", "a", "1"), item("q", "Default", "b", "2")]).await;
+    configure(
+        &node,
+        "q",
+        SettingsPatch {
+            retry_limit: Patch::Set(1),
+            ..SettingsPatch::keep()
+        },
+    )
+    .await;
+    push(
+        &node,
+        vec![item("q", "Default", "a", "1"), item("q", "Default", "b", "2")],
+    )
+    .await;
     for round in 0..2 {
         let popped = pop(&node, "q").await;
         let lane = &popped.lanes[0];
         assert_eq!(lane.attempt, round + 1);
-        let reply = ack(&node, ack_item(lane.lane, "a", AckStatus::Failed, popped.lease_id)).await;
+        let reply = ack(
+            &node,
+            ack_item(lane.lane, "a", AckStatus::Failed, popped.lease_id),
+        )
+        .await;
         assert!(reply.lease_released);
-        let wanted = if round == 0 { AckedItem::Done } else { AckedItem::DeadLettered };
+        let wanted = if round == 0 {
+            AckedItem::Done
+        } else {
+            AckedItem::DeadLettered
+        };
         assert_eq!(reply.outcome, AckOutcome::Applied(wanted));
     }
-    let filter = DeadLetterFilter { queue: Some("q".into()), group: None, limit: 100, skip: 0 };
+    let filter = DeadLetterFilter {
+        queue: Some("q".into()),
+        group: None,
+        limit: 100,
+        skip: 0,
+    };
     let dead = node.dead_letters(filter.clone()).await.unwrap();
     assert_eq!(dead.len(), 1);
     assert_eq!(dead[0].row.reason, "boom");

@@ -10,7 +10,9 @@ use crate::support::{SOON, ack, ack_item, item, options, payloads, pop, push, st
 async fn restart_finds_messages_leases_and_dedup_rows() {
     let dir = tempfile::tempdir().unwrap();
     let node = start(dir.path()).await;
-    let items = (0..3).map(|n| item("q", "a", &format!("t{n}"), &n.to_string())).collect();
+    let items = (0..3)
+        .map(|n| item("q", "a", &format!("t{n}"), &n.to_string()))
+        .collect();
     push(&node, items).await;
     let popped = pop(&node, "q").await;
     let digests = node.digests().await.unwrap();
@@ -46,7 +48,9 @@ async fn checkpoints_purge_the_log_and_carry_the_state() {
     let filler = "x".repeat(4_000);
     for round in 0..60 {
         let payload = format!("\"{round}-{filler}\"");
-        let items = (0..20).map(|n| item("q", &format!("lane{n}"), &format!("{round}/{n}"), &payload)).collect();
+        let items = (0..20)
+            .map(|n| item("q", &format!("lane{n}"), &format!("{round}/{n}"), &payload))
+            .collect();
         push(&node, items).await;
     }
     let deadline = tokio::time::Instant::now() + SOON;
@@ -80,13 +84,22 @@ async fn checkpoints_purge_the_log_and_carry_the_state() {
 async fn data_directory_has_one_owner() {
     let dir = tempfile::tempdir().unwrap();
     let node = start(dir.path()).await;
-    assert!(matches!(Node::start(options(dir.path())).await, Err(StartError::DataDirInUse { .. })));
+    assert!(matches!(
+        Node::start(options(dir.path())).await,
+        Err(StartError::DataDirInUse { .. })
+    ));
     node.shutdown().await;
     drop(node);
     let mut other = options(dir.path());
     other.partitions = 7;
-    assert!(matches!(Node::start(other).await, Err(StartError::PartitionsDiffer { found: 4, .. })));
+    assert!(matches!(
+        Node::start(other).await,
+        Err(StartError::PartitionsDiffer { found: 4, .. })
+    ));
     let mut other = options(dir.path());
     other.node = 2;
-    assert!(matches!(Node::start(other).await, Err(StartError::OtherNode { found_node: 1, .. })));
+    assert!(matches!(
+        Node::start(other).await,
+        Err(StartError::OtherNode { found_node: 1, .. })
+    ));
 }

@@ -10,8 +10,8 @@ use laneway_core::command::AckStatus;
 use laneway_core::ids::{LaneId, LeaseId};
 use laneway_core::settings::GroupStart;
 use laneway_node::{
-    AckItem, AckReply, AckRequest, ConfigureRequest, Node, NodeOptions, PopReply, PopRequest, PopSource, PushItem,
-    PushReply, PushRequest, QUEUE_MODE_GROUP,
+    AckItem, AckReply, AckRequest, ConfigureRequest, Node, NodeOptions, PopReply, PopRequest, PopSource,
+    PushItem, PushReply, PushRequest, QUEUE_MODE_GROUP,
 };
 
 pub(crate) fn options(dir: &Path) -> NodeOptions {
@@ -22,7 +22,7 @@ pub(crate) fn options(dir: &Path) -> NodeOptions {
 }
 
 pub(crate) async fn start(dir: &Path) -> Node {
-    let (node, _) = Node::start(options(dir)).await.unwrap();
+    let (node, _) = Node::start(options(dir)).await.expect("the node starts");
     node
 }
 
@@ -36,7 +36,12 @@ pub(crate) fn item(queue: &str, lane: &str, transaction_id: &str, payload: &str)
 }
 
 pub(crate) async fn push(node: &Node, items: Vec<PushItem>) -> Vec<PushReply> {
-    node.push(PushRequest { request_id: None, items }).await.unwrap()
+    node.push(PushRequest {
+        request_id: None,
+        items,
+    })
+    .await
+    .expect("the push is taken")
 }
 
 pub(crate) fn pop_request(queue: &str) -> PopRequest {
@@ -53,14 +58,16 @@ pub(crate) fn pop_request(queue: &str) -> PopRequest {
 }
 
 pub(crate) async fn pop(node: &Node, queue: &str) -> PopReply {
-    let mut reply = node.pop(pop_request(queue)).await.unwrap();
+    let mut reply = node.pop(pop_request(queue)).await.expect("the pop is answered");
     reply.delivered();
     reply
 }
 
 pub(crate) fn payloads(reply: &PopReply) -> Vec<String> {
     let messages = reply.lanes.iter().flat_map(|lane| &lane.messages);
-    messages.map(|message| String::from_utf8(message.payload.to_vec()).unwrap()).collect()
+    messages
+        .map(|message| String::from_utf8(message.payload.to_vec()).expect("payloads are text"))
+        .collect()
 }
 
 pub(crate) fn ack_item(lane: LaneId, id: &str, status: AckStatus, lease: Option<LeaseId>) -> AckItem {
@@ -75,12 +82,25 @@ pub(crate) fn ack_item(lane: LaneId, id: &str, status: AckStatus, lease: Option<
 }
 
 pub(crate) async fn ack(node: &Node, item: AckItem) -> AckReply {
-    let request = AckRequest { request_id: None, items: vec![item] };
-    node.ack(request).await.unwrap().pop().unwrap()
+    let request = AckRequest {
+        request_id: None,
+        items: vec![item],
+    };
+    node.ack(request)
+        .await
+        .expect("the ack is answered")
+        .pop()
+        .expect("one answer per item")
 }
 
 pub(crate) async fn configure(node: &Node, queue: &str, patch: SettingsPatch) {
-    node.configure(ConfigureRequest { queue: queue.into(), patch, merge: false }).await.unwrap();
+    node.configure(ConfigureRequest {
+        queue: queue.into(),
+        patch,
+        merge: false,
+    })
+    .await
+    .expect("the queue is configured");
 }
 
 /// A wait long enough for anything that must happen.

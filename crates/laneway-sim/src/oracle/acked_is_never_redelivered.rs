@@ -107,10 +107,11 @@ fn passed(
     if evidence.may_have_lost(to) {
         return;
     }
-    let from_beginning = to.group == QUEUE_MODE
-        || evidence.drained.iter().any(|drained| {
-            drained.from_beginning && (drained.queue, drained.group) == (to.lane.queue, to.group)
-        });
+    let drained = evidence
+        .drained_of(to.lane.queue)
+        .iter()
+        .any(|drained| drained.group == to.group);
+    let from_beginning = to.group == QUEUE_MODE || drained;
     let lowest = facts
         .iter()
         .map(|fact| fact.message.offset)

@@ -4,7 +4,7 @@ mod acks;
 mod earliest;
 mod holds;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 pub(super) use self::acks::AckFact;
 pub(super) use self::earliest::Earliest;
@@ -76,15 +76,6 @@ pub(super) struct DeliveryFact<'a> {
     pub(super) returned: u64,
 }
 
-/// A pop that may have taken messages that nobody saw.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LostPop<'a> {
-    pub(super) queue: &'a str,
-    pub(super) group: &'a str,
-    pub(super) lane: Option<&'a str>,
-    pub(super) auto_ack: bool,
-}
-
 /// One row of one listing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowFact<'a> {
@@ -107,13 +98,11 @@ pub(super) struct RemovalFact<'a> {
     pub(super) returned: u64,
 }
 
-/// A group that has met and settled all.
+/// A group that read from the beginning, and has met and settled all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DrainedFact<'a> {
     pub(super) op: usize,
-    pub(super) queue: &'a str,
     pub(super) group: &'a str,
-    pub(super) from_beginning: bool,
     pub(super) invoked: u64,
 }
 
@@ -128,7 +117,8 @@ pub(super) struct Evidence<'a> {
     pub(super) deliveries_to: BTreeMap<GroupKey<'a>, Vec<usize>>,
     /// The same by lease.
     deliveries_under: HashMap<(GroupKey<'a>, &'a str), Vec<usize>>,
-    pub(super) lost_pops: Vec<LostPop<'a>>,
+    /// Pops under `auto_ack` with unknown outcome, by queue, group and the lane that they are pinned to.
+    lost_pops: BTreeSet<(&'a str, &'a str, Option<&'a str>)>,
     pub(super) acks: Vec<AckFact<'a>>,
     /// Positions in `acks`.
     pub(super) acks_of: BTreeMap<GroupKey<'a>, Vec<usize>>,
@@ -143,10 +133,11 @@ pub(super) struct Evidence<'a> {
     /// Positions in `holds`, in the order in which the answers came.
     pub(super) holds_of: BTreeMap<GroupKey<'a>, Vec<usize>>,
     pub(super) rows: Vec<RowFact<'a>>,
-    /// Successful listings: operation and queue.
-    pub(super) listings: Vec<(usize, &'a str)>,
+    /// The last successful listing of each queue: when it began, and the operation.
+    last_listings: BTreeMap<&'a str, (u64, usize)>,
     pub(super) removals: Vec<RemovalFact<'a>>,
-    pub(super) drained: Vec<DrainedFact<'a>>,
+    /// Drained groups that read from the beginning, by queue.
+    drained: BTreeMap<&'a str, Vec<DrainedFact<'a>>>,
     /// Every offset at which a transaction id was seen in a lane, ascending.
     offsets: HashMap<(LaneKey<'a>, &'a str), Vec<u64>>,
     first_invoked: HashMap<&'a str, u64>,
@@ -165,7 +156,7 @@ impl<'a> Evidence<'a> {
             deliveries: Vec::new(),
             deliveries_to: BTreeMap::new(),
             deliveries_under: HashMap::new(),
-            lost_pops: Vec::new(),
+            lost_pops: BTreeSet::new(),
             acks: Vec::new(),
             acks_of: BTreeMap::new(),
             acks_under: HashMap::new(),
@@ -175,9 +166,9 @@ impl<'a> Evidence<'a> {
             holds: Vec::new(),
             holds_of: BTreeMap::new(),
             rows: Vec::new(),
-            listings: Vec::new(),
+            last_listings: BTreeMap::new(),
             removals: Vec::new(),
-            drained: Vec::new(),
+            drained: BTreeMap::new(),
             offsets: HashMap::new(),
             first_invoked: HashMap::new(),
         };
@@ -232,7 +223,8 @@ impl<'a> Evidence<'a> {
             Op::Pop { .. } => self.note_pop(op, operation),
             Op::ListDeadLetters { queue } => {
                 if let Some(Reply::DeadLetters(rows)) = reply {
-                    self.listings.push((op, queue));
+                    let last = self.last_listings.entry(queue).or_insert((invoked, op));
+                    *last = (invoked, op).max(*last);
                     self.rows.extend(rows.iter().map(|row| RowFact {
                         op,
                         row,
@@ -269,19 +261,8 @@ impl<'a> Evidence<'a> {
                     returned,
                 });
             }
-            Op::Drained {
-                queue,
-                group,
-                from_beginning,
-            } if !refused => {
-                let from_beginning = *from_beginning;
-                self.drained.push(DrainedFact {
-                    op,
-                    queue,
-                    group,
-                    from_beginning,
-                    invoked,
-                });
+            Op::Drained { queue, group, from_beginning: true } if !refused => {
+                self.drained.entry(queue).or_default().push(DrainedFact { op, group, invoked });
             }
             Op::Ack { .. }
             | Op::Extend { .. }
@@ -351,12 +332,9 @@ impl<'a> Evidence<'a> {
         };
         let (invoked, returned, auto_ack) = (operation.invoked, operation.returned, *auto_ack);
         let Outcome::Ok(Reply::Popped(popped)) = &operation.outcome else {
-            self.lost_pops.push(LostPop {
-                queue,
-                group,
-                lane: lane.as_deref(),
-                auto_ack,
-            });
+            if auto_ack {
+                self.lost_pops.insert((queue, group, lane.as_deref()));
+            }
             return;
         };
         for message in &popped.messages {
@@ -402,10 +380,9 @@ impl<'a> Evidence<'a> {
 
     /// Whether the group may have met and settled messages of the lane that no client saw: an unknown pop under `auto_ack`.
     pub(super) fn may_have_lost(&self, to: GroupKey<'_>) -> bool {
-        self.lost_pops.iter().any(|pop| {
-            let here = pop.queue == to.lane.queue && pop.group == to.group;
-            pop.auto_ack && here && pop.lane.is_none_or(|lane| lane == to.lane.lane)
-        })
+        let (queue, lane, group) = (to.lane.queue, to.lane.lane, to.group);
+        let lost = |lane| self.lost_pops.contains(&(queue, group, lane));
+        lost(None) || lost(Some(lane))
     }
 
     /// The first answer to the group that came from a pop begun after `moment`: when it came, and its operation.
@@ -454,15 +431,14 @@ impl<'a> Evidence<'a> {
         bare.map(|ack| ack.settled_at_most).max().unwrap_or_default()
     }
 
-    /// The last successful listing of a queue's dead letters that was begun after `after`.
+    /// Groups of a queue that read from the beginning and have met all.
+    pub(super) fn drained_of(&self, queue: &str) -> &[DrainedFact<'a>] {
+        self.drained.get(queue).map_or(&[], Vec::as_slice)
+    }
+
+    /// The last successful listing of a queue's dead letters, if it began after `after`.
     pub(super) fn last_listing(&self, queue: &str, after: u64) -> Option<usize> {
-        let of_queue = self
-            .listings
-            .iter()
-            .filter(|(_, listed)| *listed == queue)
-            .map(|(op, _)| *op);
-        let later = of_queue.filter(|&op| self.operations[op].invoked >= after);
-        later.max_by_key(|&op| self.operations[op].invoked)
+        self.last_listings.get(queue).filter(|(began, _)| *began >= after).map(|(_, op)| *op)
     }
 }
 

@@ -66,47 +66,36 @@ fn both(evidence: &Evidence<'_>, dead: &BTreeMap<(GroupKey<'_>, u64), usize>) ->
 /// Something must have settled what is not dead.
 fn neither(evidence: &Evidence<'_>, dead: &BTreeMap<(GroupKey<'_>, u64), usize>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for drained in evidence.drained.iter().filter(|drained| drained.from_beginning) {
-        let mut lanes: BTreeMap<LaneKey<'_>, BTreeSet<(u64, usize)>> = BTreeMap::new();
-        for push in evidence
-            .pushes
-            .iter()
-            .filter(|push| push.lane.queue == drained.queue)
-        {
-            if let PushFate::Stored { offset, .. } = push.fate {
-                lanes.entry(push.lane).or_default().insert((offset, push.op));
-            }
+    let mut lanes: BTreeMap<LaneKey<'_>, BTreeSet<(u64, usize)>> = BTreeMap::new();
+    for push in &evidence.pushes {
+        if let PushFate::Stored { offset, .. } = push.fate {
+            lanes.entry(push.lane).or_default().insert((offset, push.op));
         }
-        for (lane, pushed) in lanes {
-            let of = GroupKey {
-                lane,
-                group: drained.group,
-            };
+    }
+    for (lane, pushed) in lanes {
+        for drained in evidence.drained_of(lane.queue) {
+            let of = GroupKey { lane, group: drained.group };
             if evidence.may_have_lost(of) {
                 continue;
             }
-            let acks = evidence.acks_of.get(&of).map_or(&[][..], Vec::as_slice);
-            let acked = acks
-                .iter()
-                .map(|&at| evidence.acks[at].settled_at_most)
-                .max()
-                .unwrap_or_default();
-            let delivered = evidence.deliveries_to.get(&of).map_or(&[][..], Vec::as_slice);
-            let auto = delivered
-                .iter()
-                .map(|&at| &evidence.deliveries[at])
-                .filter(|fact| fact.auto_ack);
-            let auto = auto.map(|fact| fact.message.offset + 1).max().unwrap_or_default();
-            let settled = acked.max(auto);
-            for (offset, op) in pushed {
-                if offset >= settled && !dead.contains_key(&(of, offset)) {
+            let settled = settled_at_most(evidence, of);
+            for (offset, op) in &pushed {
+                if *offset >= settled && !dead.contains_key(&(of, *offset)) {
                     let what = format!("{offset} of {of:?} is neither settled nor dead after the drain");
-                    violations.push(violation(18, &[op, drained.op], what));
+                    violations.push(violation(18, &[*op, drained.op], what));
                 }
             }
         }
     }
     violations
+}
+
+fn settled_at_most(evidence: &Evidence<'_>, of: GroupKey<'_>) -> u64 {
+    let acks = evidence.acks_of.get(&of).map_or(&[][..], Vec::as_slice);
+    let acked = acks.iter().map(|&at| evidence.acks[at].settled_at_most);
+    let delivered = evidence.deliveries_to.get(&of).map_or(&[][..], Vec::as_slice);
+    let auto = delivered.iter().map(|&at| &evidence.deliveries[at]).filter(|fact| fact.auto_ack);
+    acked.chain(auto.map(|fact| fact.message.offset + 1)).max().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Invariant 3: an offset of a lane holds one message, for every client, node and time; offsets are dense; a lane has one id.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use super::Violation;
-use super::evidence::{Evidence, GroupKey, LaneKey, PushFact, PushFate, violation};
+use super::evidence::{Evidence, LaneKey, PushFact, PushFate, violation};
 
 /// What was seen of one message; a listing of dead letters shows no message id.
 #[derive(Clone, Copy, Debug)]
@@ -133,42 +133,22 @@ fn two_values(evidence: &Evidence<'_>) -> Vec<Violation> {
 /// A drained group that read from the beginning met every offset below the highest one.
 fn holes(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for drained in evidence.drained.iter().filter(|drained| drained.from_beginning) {
-        for (to, delivered) in &evidence.deliveries_to {
-            if (to.lane.queue, to.group) != (drained.queue, drained.group) || evidence.may_have_lost(*to) {
-                continue;
+    for (to, delivered) in &evidence.deliveries_to {
+        let drained = evidence.drained_of(to.lane.queue).iter().find(|drained| drained.group == to.group);
+        let Some(drained) = drained.filter(|_| !evidence.may_have_lost(*to)) else { continue };
+        let facts = delivered.iter().map(|&at| &evidence.deliveries[at]);
+        let offsets: BTreeMap<u64, usize> = facts.map(|fact| (fact.message.offset, fact.op)).collect();
+        let from = evidence.bare_acks_reach(*to);
+        let mut next = 0;
+        for (&offset, &op) in &offsets {
+            if offset > next && offset > from {
+                let what = format!("group {:?} met {offset} of {:?} but not {next}", to.group, to.lane);
+                violations.push(violation(3, &[op, drained.op], what));
             }
-            let offsets: BTreeSet<u64> = delivered
-                .iter()
-                .map(|&at| evidence.deliveries[at].message.offset)
-                .collect();
-            let from = evidence.bare_acks_reach(*to);
-            let mut next = offsets.first().copied().unwrap_or_default().min(from);
-            for &offset in &offsets {
-                if offset > next && offset > from {
-                    let what = format!(
-                        "group {:?} met {offset} of {:?} but not {next}",
-                        to.group, to.lane
-                    );
-                    violations.push(violation(
-                        3,
-                        &[delivered_at(evidence, *to, offset), drained.op],
-                        what,
-                    ));
-                }
-                next = offset + 1;
-            }
+            next = offset + 1;
         }
     }
     violations
-}
-
-fn delivered_at(evidence: &Evidence<'_>, to: GroupKey<'_>, offset: u64) -> usize {
-    let mut of_offset = evidence
-        .deliveries
-        .iter()
-        .filter(|fact| fact.to == to && fact.message.offset == offset);
-    of_offset.next().map_or(0, |fact| fact.op)
 }
 
 fn two_ids(evidence: &Evidence<'_>) -> Vec<Violation> {

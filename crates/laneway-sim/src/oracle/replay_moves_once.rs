@@ -1,6 +1,6 @@
 //! Invariant 19: a replay moves exactly once: the message appears once, its row is gone, a repeat changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::Violation;
 use super::evidence::{Evidence, GroupKey, LaneKey, REPLAY_PREFIX, RowFact, violation};
@@ -125,31 +125,14 @@ fn changed_or_lost(evidence: &Evidence<'_>) -> Vec<Violation> {
             ));
         }
     }
-    for drained in evidence.drained.iter().filter(|drained| drained.from_beginning) {
-        let met: BTreeSet<(GroupKey<'_>, u64)> = evidence
-            .deliveries
-            .iter()
-            .map(|fact| (fact.to, fact.message.offset))
-            .collect();
-        for removal in evidence
-            .removals
-            .iter()
-            .filter(|removal| removal.returned <= drained.invoked)
-        {
-            let Some(replayed) = removal
-                .replayed
-                .filter(|replayed| replayed.queue == drained.queue)
-            else {
-                continue;
-            };
-            let lane = LaneKey {
-                queue: drained.queue,
-                lane: &replayed.lane,
-            };
-            let to = GroupKey {
-                lane,
-                group: drained.group,
-            };
+    let met: HashSet<(GroupKey<'_>, u64)> =
+        evidence.deliveries.iter().map(|fact| (fact.to, fact.message.offset)).collect();
+    for removal in &evidence.removals {
+        let Some(replayed) = removal.replayed else { continue };
+        let lane = LaneKey { queue: &replayed.queue, lane: &replayed.lane };
+        let drained = evidence.drained_of(lane.queue).iter();
+        for drained in drained.filter(|drained| removal.returned <= drained.invoked) {
+            let to = GroupKey { lane, group: drained.group };
             let excused = || evidence.may_have_lost(to) || replayed.offset < evidence.bare_acks_reach(to);
             if !met.contains(&(to, replayed.offset)) && !excused() {
                 let what = format!("{to:?} never met the replay of row {}", removal.id);

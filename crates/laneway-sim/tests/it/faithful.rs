@@ -479,18 +479,3 @@ fn faults_of_a_broker_are_found() {
     check_found(Fault::RowStays, 19);
     check_found(Fault::DedupForgets, 21);
 }
-#[test]
-fn zz_perf() {
-    let mut all = History::default();
-    for k in 0..150u64 {
-        let (history, _) = run(k % 7, Fault::None);
-        let text = serde_json::to_string(&history.operations).unwrap();
-        let text = text.replace("\"queue\":\"q\"", &format!("\"queue\":\"q{k}\"")).replace("\"lane_id\":\"", &format!("\"lane_id\":\"{k}-")).replace("\"lease_id\":\"0", &format!("\"lease_id\":\"{k}-")).replace("\"id\":\"", &format!("\"id\":\"{k}-")).replace("dlq:", &format!("dlq:{k}-")).replace("\"dead_letter_id\":\"", &format!("\"dead_letter_id\":\"{k}-")).replace("\"request_id\":\"", &format!("\"request_id\":\"{k}-"));
-        let ops: Vec<Operation> = serde_json::from_str(&text).unwrap();
-        all.operations.extend(ops);
-        let mut facts = history.queues[0].clone(); facts.name = format!("q{k}"); all.queues.push(facts);
-    }
-    let start = std::time::Instant::now();
-    let verdict = judge(&all);
-    eprintln!("PERF {} ops {:?} {:?} violations {:?}", all.operations.len(), start.elapsed(), verdict.counts, verdict.violations.first());
-}

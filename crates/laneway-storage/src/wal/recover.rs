@@ -79,7 +79,7 @@ pub(crate) fn open(
         wake: Condvar::new(),
         log: RwLock::new(LogState::new(options.tail_cache_bytes)),
         small: Mutex::default(),
-        _lock: lock,
+        lock: Mutex::new(Some(lock)),
     });
     start(shared, segments, replay, torn_bytes_cut)
 }

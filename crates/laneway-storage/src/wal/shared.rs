@@ -32,8 +32,8 @@ pub(crate) struct Shared {
     pub(crate) log: RwLock<LogState>,
     /// Newest vote and committed position given for each partition, written or not.
     pub(crate) small: Mutex<BTreeMap<PartitionId, RecoveredPartition>>,
-    /// Keeps other processes out.
-    pub(crate) _lock: Box<dyn VfsLock>,
+    /// Keeps other processes out until the log is closed.
+    pub(crate) lock: Mutex<Option<Box<dyn VfsLock>>>,
 }
 
 /// File name of a segment.
@@ -128,6 +128,11 @@ impl Shared {
             queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         !queue.items.is_empty()
+    }
+
+    /// Lets another process have the log; nothing is written any more.
+    pub(crate) fn unlock(&self) {
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     pub(crate) fn close(&self) {
