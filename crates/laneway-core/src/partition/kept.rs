@@ -25,7 +25,8 @@ impl PartitionMachine {
         })
     }
 
-    /// Answers from what was kept, or runs the command and keeps its answer, refusals too.
+    /// Answers from what was kept, or runs the command and keeps its answer. A refusal changed nothing and is not kept: a
+    /// repeat is judged anew, and may succeed.
     pub(super) fn answered(
         &mut self,
         request: Option<&RequestKey>,
@@ -36,6 +37,9 @@ impl PartitionMachine {
             return Outcome::reply(reply.clone());
         }
         let outcome = run(self);
+        if matches!(outcome.reply, Reply::Refused(_)) {
+            return outcome;
+        }
         let number = self.next_kept();
         let row = RequestRow {
             request: request.clone(),

@@ -132,14 +132,11 @@ impl Node {
             match answer {
                 Reply::Pushed(pushed) if pushed.items.len() == part.places.len() => return Ok(pushed),
                 Reply::Refused(Refusal::QueueGone) if tries <= STALE_RETRIES_MAX => {
-                    // Deleted meanwhile: a push makes the queue anew. A request id has its answer, that of a refusal.
-                    if key.is_some() {
-                        return Err(refused(Refusal::QueueGone));
-                    }
+                    // Deleted meanwhile: a push makes the queue anew.
                     self.inner.catalog.read_index().await?;
                     row = self.queue_for_push(&part.queue).await?;
                 }
-                Reply::Refused(Refusal::PlanOutdated) if tries <= STALE_RETRIES_MAX && key.is_none() => {}
+                Reply::Refused(Refusal::PlanOutdated) if tries <= STALE_RETRIES_MAX => {}
                 Reply::Refused(refusal) => return Err(refused(refusal)),
                 reply => return Err(unexpected(&reply)),
             }

@@ -43,6 +43,9 @@ impl Model {
 
     pub(super) fn keep_answer(&mut self, request: Option<RequestKey>, reply: &Reply) {
         let Some(key) = request else { return };
+        if matches!(reply, Reply::Refused(_)) {
+            return;
+        }
         self.requests.push(KeptRequest {
             key,
             reply: reply.clone(),
