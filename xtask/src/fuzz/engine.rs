@@ -132,8 +132,23 @@ fn corpus(folder: &Path, target: &Target) -> Result<Vec<Vec<u8>>> {
     for path in paths {
         inputs.push(fs::read(&path)?);
     }
-    inputs.extend(target.seeds());
+    for seed in target.seeds() {
+        check_repair(target, &seed)?;
+        inputs.push(seed);
+    }
     Ok(inputs)
+}
+
+/// A sound file stays as it is; else the repair no longer knows the format and the fuzzer only meets wrong checksums.
+fn check_repair(target: &Target, seed: &[u8]) -> Result<()> {
+    let mut repaired = seed.to_vec();
+    if let Some(repair) = target.repair {
+        repair(&mut repaired);
+    }
+    if repaired != seed {
+        bail!("xtask/src/fuzz/repair.rs changes a golden file: bring it up to the format");
+    }
+    Ok(())
 }
 
 /// Ends the process when an execution hangs; the outer process saves its input.

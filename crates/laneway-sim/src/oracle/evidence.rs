@@ -261,8 +261,15 @@ impl<'a> Evidence<'a> {
                     returned,
                 });
             }
-            Op::Drained { queue, group, from_beginning: true } if !refused => {
-                self.drained.entry(queue).or_default().push(DrainedFact { op, group, invoked });
+            Op::Drained {
+                queue,
+                group,
+                from_beginning: true,
+            } if !refused => {
+                self.drained
+                    .entry(queue)
+                    .or_default()
+                    .push(DrainedFact { op, group, invoked });
             }
             Op::Ack { .. }
             | Op::Extend { .. }
@@ -438,7 +445,10 @@ impl<'a> Evidence<'a> {
 
     /// The last successful listing of a queue's dead letters, if it began after `after`.
     pub(super) fn last_listing(&self, queue: &str, after: u64) -> Option<usize> {
-        self.last_listings.get(queue).filter(|(began, _)| *began >= after).map(|(_, op)| *op)
+        self.last_listings
+            .get(queue)
+            .filter(|(began, _)| *began >= after)
+            .map(|(_, op)| *op)
     }
 }
 

@@ -74,7 +74,10 @@ fn neither(evidence: &Evidence<'_>, dead: &BTreeMap<(GroupKey<'_>, u64), usize>)
     }
     for (lane, pushed) in lanes {
         for drained in evidence.drained_of(lane.queue) {
-            let of = GroupKey { lane, group: drained.group };
+            let of = GroupKey {
+                lane,
+                group: drained.group,
+            };
             if evidence.may_have_lost(of) {
                 continue;
             }
@@ -94,8 +97,14 @@ fn settled_at_most(evidence: &Evidence<'_>, of: GroupKey<'_>) -> u64 {
     let acks = evidence.acks_of.get(&of).map_or(&[][..], Vec::as_slice);
     let acked = acks.iter().map(|&at| evidence.acks[at].settled_at_most);
     let delivered = evidence.deliveries_to.get(&of).map_or(&[][..], Vec::as_slice);
-    let auto = delivered.iter().map(|&at| &evidence.deliveries[at]).filter(|fact| fact.auto_ack);
-    acked.chain(auto.map(|fact| fact.message.offset + 1)).max().unwrap_or_default()
+    let auto = delivered
+        .iter()
+        .map(|&at| &evidence.deliveries[at])
+        .filter(|fact| fact.auto_ack);
+    acked
+        .chain(auto.map(|fact| fact.message.offset + 1))
+        .max()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

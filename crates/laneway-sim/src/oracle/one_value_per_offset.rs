@@ -134,15 +134,23 @@ fn two_values(evidence: &Evidence<'_>) -> Vec<Violation> {
 fn holes(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (to, delivered) in &evidence.deliveries_to {
-        let drained = evidence.drained_of(to.lane.queue).iter().find(|drained| drained.group == to.group);
-        let Some(drained) = drained.filter(|_| !evidence.may_have_lost(*to)) else { continue };
+        let drained = evidence
+            .drained_of(to.lane.queue)
+            .iter()
+            .find(|drained| drained.group == to.group);
+        let Some(drained) = drained.filter(|_| !evidence.may_have_lost(*to)) else {
+            continue;
+        };
         let facts = delivered.iter().map(|&at| &evidence.deliveries[at]);
         let offsets: BTreeMap<u64, usize> = facts.map(|fact| (fact.message.offset, fact.op)).collect();
         let from = evidence.bare_acks_reach(*to);
         let mut next = 0;
         for (&offset, &op) in &offsets {
             if offset > next && offset > from {
-                let what = format!("group {:?} met {offset} of {:?} but not {next}", to.group, to.lane);
+                let what = format!(
+                    "group {:?} met {offset} of {:?} but not {next}",
+                    to.group, to.lane
+                );
                 violations.push(violation(3, &[op, drained.op], what));
             }
             next = offset + 1;

@@ -125,14 +125,25 @@ fn changed_or_lost(evidence: &Evidence<'_>) -> Vec<Violation> {
             ));
         }
     }
-    let met: HashSet<(GroupKey<'_>, u64)> =
-        evidence.deliveries.iter().map(|fact| (fact.to, fact.message.offset)).collect();
+    let met: HashSet<(GroupKey<'_>, u64)> = evidence
+        .deliveries
+        .iter()
+        .map(|fact| (fact.to, fact.message.offset))
+        .collect();
     for removal in &evidence.removals {
-        let Some(replayed) = removal.replayed else { continue };
-        let lane = LaneKey { queue: &replayed.queue, lane: &replayed.lane };
+        let Some(replayed) = removal.replayed else {
+            continue;
+        };
+        let lane = LaneKey {
+            queue: &replayed.queue,
+            lane: &replayed.lane,
+        };
         let drained = evidence.drained_of(lane.queue).iter();
         for drained in drained.filter(|drained| removal.returned <= drained.invoked) {
-            let to = GroupKey { lane, group: drained.group };
+            let to = GroupKey {
+                lane,
+                group: drained.group,
+            };
             let excused = || evidence.may_have_lost(to) || replayed.offset < evidence.bare_acks_reach(to);
             if !met.contains(&(to, replayed.offset)) && !excused() {
                 let what = format!("{to:?} never met the replay of row {}", removal.id);

@@ -482,3 +482,6 @@ impl<'a> Iterator for RunIter<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
