@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use laneway_core::catalog::{CatalogChange, CatalogCommand};
 use laneway_core::command::{Command, RegisterGroup};
 use laneway_core::ids::{CatalogVersion, LaneId, Offset, QueueId};
@@ -16,6 +15,9 @@ use laneway_core::time::WallTime;
 use crate::api::{ErrorClass, RequestError};
 use crate::catalog::CatalogHandle;
 use crate::partition::{Ask, PartitionHandle};
+
+/// Changes in one entry.
+const CHANGES_PER_ENTRY_MAX: usize = 500;
 
 /// Pause after a failed attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -40,19 +42,24 @@ pub(crate) async fn propagate(catalog: Arc<CatalogHandle>, partition: Arc<Partit
     }
 }
 
-/// Brings all that the partition lacks, in version order.
+/// Brings what the partition lacks, in version order, a bounded number at a time. They go in one entry: were one refused
+/// and a later one taken, the partition would count as having both.
 async fn bring(catalog: &CatalogHandle, partition: &Arc<PartitionHandle>) -> Result<(), RequestError> {
     let from = CatalogVersion(*partition.catalog_version.borrow());
-    let changes = catalog.machine().changes_since(from);
+    let mut changes = catalog.machine().changes_since(from);
+    changes.truncate(CHANGES_PER_ENTRY_MAX);
+    let mut commands = Vec::with_capacity(changes.len());
     for change in changes {
-        let command = match change {
+        commands.push(match change {
             CatalogChange::PutQueue(put) => Command::PutQueue(put),
             CatalogChange::DeleteQueue(delete) => Command::DeleteQueue(delete),
             CatalogChange::RegisterGroup { queue, group } => register(partition, queue, group).await?,
-        };
-        partition.ask(Ask::Command(command, Bytes::new()), 0).await?;
+        });
     }
-    Ok(())
+    if commands.is_empty() {
+        return Ok(());
+    }
+    partition.ask(Ask::Changes(commands), 0).await.map(|_| ())
 }
 
 /// Resolves where a group that starts at a time of day starts in each lane.

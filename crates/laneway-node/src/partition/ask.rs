@@ -34,6 +34,8 @@ pub(crate) enum Ask {
     Claim(ClaimAsk),
     /// Proposed as it is, with its blob.
     Command(Command, Bytes),
+    /// Catalog changes in version order, all in one entry: none of them can be left out. The answer is that of the last.
+    Changes(Vec<Command>),
 }
 
 /// Messages for one lane. The frames of all items are ready; the leader drops those of duplicates.

@@ -25,6 +25,7 @@ impl Running {
             Ask::Push(push) => self.plan_push(push, draft),
             Ask::Claim(claim) => self.plan_claim(&claim, draft),
             Ask::Command(command, blob) => self.plan_command(command, &blob, draft),
+            Ask::Changes(_) => unreachable!("changes are drafted as a whole"),
         }
     }
 

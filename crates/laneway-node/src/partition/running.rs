@@ -171,6 +171,10 @@ impl Running {
         if caller.as_ref().is_some_and(|caller| !caller.take_up()) {
             return;
         }
+        let ask = match ask {
+            Ask::Changes(changes) => return draft.put_changes(changes, caller),
+            ask => ask,
+        };
         match self.plan(ask, draft) {
             Plan::Propose(command) => {
                 draft.bytes += COMMAND_BYTES_GUESS;
@@ -272,6 +276,17 @@ impl Draft {
             blob: BytesMut::new(),
             planned: Planned::default(),
             bytes: 0,
+        }
+    }
+
+    fn put_changes(&mut self, changes: Vec<Command>, caller: Option<Caller>) {
+        for change in changes {
+            self.bytes += COMMAND_BYTES_GUESS;
+            self.commands.push(change);
+            self.callers.push(None);
+        }
+        if let Some(last) = self.callers.last_mut() {
+            *last = caller;
         }
     }
 

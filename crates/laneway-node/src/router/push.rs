@@ -1,6 +1,6 @@
 //! Push: one command per lane and request, answers in request order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -46,12 +46,7 @@ impl Node {
             return Ok(Vec::new());
         }
         self.check_disk()?;
-        let mut queues: HashMap<Arc<str>, Arc<QueueRow>> = HashMap::new();
-        for item in &request.items {
-            if !queues.contains_key(&item.queue) {
-                queues.insert(Arc::clone(&item.queue), self.queue_for_push(&item.queue).await?);
-            }
-        }
+        let queues = self.queues_for_push(&request.items).await?;
         let parts = split(&request.items);
         let pushes = (0u32..).zip(&parts).map(|(number, part)| {
             let row = Arc::clone(&queues[&part.queue]);
@@ -59,6 +54,18 @@ impl Node {
         });
         let outcomes = join_all(pushes).await;
         self.put_together(request.items.len(), &parts, outcomes)
+    }
+
+    /// The rows of all queues named, created where there is none; new ones share the catalog's entries.
+    async fn queues_for_push(
+        &self,
+        items: &[PushItem],
+    ) -> Result<HashMap<Arc<str>, Arc<QueueRow>>, RequestError> {
+        let names: HashSet<&Arc<str>> = items.iter().map(|item| &item.queue).collect();
+        let rows = names
+            .into_iter()
+            .map(|name| async move { Ok((Arc::clone(name), self.queue_for_push(name).await?)) });
+        join_all(rows).await.into_iter().collect()
     }
 
     fn put_together(

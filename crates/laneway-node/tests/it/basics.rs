@@ -138,3 +138,34 @@ async fn deleted_queue_takes_its_messages_along() {
     assert_eq!(payloads(&pop(&node, "q").await), ["2"]);
     node.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_new_queues_and_groups_share_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    let items = (0..600)
+        .map(|n| item(&format!("q{n}"), "Default", "", &n.to_string()))
+        .collect();
+    assert_eq!(push(&node, items).await.len(), 600);
+    let pops: Vec<_> = (0..600)
+        .map(|n| {
+            let node = node.clone();
+            tokio::spawn(async move { pop(&node, &format!("q{n}")).await })
+        })
+        .collect();
+    for (n, popped) in pops.into_iter().enumerate() {
+        assert_eq!(payloads(&popped.await.unwrap()), [n.to_string()]);
+    }
+    let status = node.status().await;
+    let catalog = status
+        .groups
+        .iter()
+        .find(|group| group.partition.to_string() == "catalog")
+        .unwrap();
+    assert!(
+        catalog.applied_index < 600,
+        "one entry each: {}",
+        catalog.applied_index
+    );
+    node.shutdown().await;
+}
