@@ -41,7 +41,7 @@ const EXPIRED_LEASES: Metric = ("laneway_leases_expired_total", "Leases that ran
 
 const QUEUE_READY: Metric = (
     "laneway_queue_ready_messages",
-    "Messages that a pop could get now or once their lane is free.",
+    "Messages above the slowest named group's cursor, less those under leases of any group.",
 );
 const QUEUE_LEASED: Metric = ("laneway_queue_leased_messages", "Messages under live leases.");
 const QUEUE_DEAD: Metric = ("laneway_queue_dead_letters", "Dead letters.");

@@ -226,10 +226,7 @@ impl Node {
         {
             tracing::warn!("the supervisor did not stop in time");
         }
-        let wal = self.inner.wal.clone();
-        if tokio::task::spawn_blocking(move || wal.close()).await.is_err() {
-            tracing::error!("the log did not close");
-        }
+        close_wal(&self.inner.wal).await;
         // Nothing writes any more: another process may have the directory.
         drop(
             self.inner
@@ -540,7 +537,13 @@ impl Foundation {
                 (PartitionHandle::new(PartitionId(number), &limits), in_dir(dir))
             })
             .collect();
-        let supervisor = start_replicas(&catalog, &partitions).await?;
+        let supervisor = match start_replicas(&catalog, &partitions).await {
+            Ok(supervisor) => supervisor,
+            Err(error) => {
+                close_wal(&self.wal).await;
+                return Err(error);
+            }
+        };
         let disk = Arc::new(Disk::new(limits.disk_free_bytes_min));
         disk.look(&*self.vfs, &data_dir, &self.wal);
         let checkpoint_bytes = Arc::new(AtomicU64::new(0));
@@ -587,6 +590,14 @@ impl Foundation {
     }
 }
 
+/// Writes what is queued and lets go of the log's directory.
+async fn close_wal(wal: &Wal) {
+    let wal = wal.clone();
+    if tokio::task::spawn_blocking(move || wal.close()).await.is_err() {
+        tracing::error!("the log did not close");
+    }
+}
+
 /// Starts the supervisor and all replicas; returns when each has replayed its log.
 async fn start_replicas(
     catalog: &(Arc<CatalogHandle>, ReplicaContext),
@@ -614,7 +625,9 @@ async fn start_replicas(
     for (partition, outcome) in futures_util::future::join_all(starts).await {
         if let Err(error) = outcome {
             drop(supervisor.cast(SupervisorMsg::Stopping));
-            supervisor.stop_children(None);
+            supervisor
+                .stop_children_and_wait(None, Some(ACTOR_STOP_WAIT))
+                .await;
             supervisor.stop(None);
             return Err(failed(partition, error));
         }

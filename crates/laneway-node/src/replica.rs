@@ -66,6 +66,15 @@ pub(crate) async fn open_group(
         ..GroupOptions::new(partition, context.raft_id)
     };
     let recovered = context.wal.recovered(partition);
+    if let Some((checkpoint, _, _)) = applied.applied
+        && recovered.last.is_none_or(|(last, _, _)| last < checkpoint)
+    {
+        return Err(OpenError::LogTooShort {
+            dir: context.wal.dir().to_owned(),
+            partition,
+            checkpoint,
+        });
+    }
     let group = Group::open(options, context.wal.clone(), recovered, applied, fsm)
         .await
         .map_err(|error| start_error(error.to_string()))?;

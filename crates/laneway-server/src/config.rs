@@ -32,6 +32,9 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Smallest WAL segment, in bytes.
 const WAL_SEGMENT_BYTES_MIN: u64 = 1024 * 1024;
 
+/// See [`WAL_SEGMENT_BYTES_MIN`].
+const WAL_SEGMENT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
 /// Longest transaction id that fits a stored frame, in bytes.
 const TRANSACTION_ID_BYTES_MAX: u64 = 65_535;
 
@@ -233,10 +236,11 @@ fn check_node(raw: &RawNode, checker: &Checker<'_>) -> Result<(), ConfigError> {
     checker.at_least("limits.leader_wait_ms", limits.leader_wait_ms, 1)?;
     checker.at_least("limits.outcome_wait_ms", limits.outcome_wait_ms, 1)?;
     let storage = &raw.storage;
-    checker.at_least(
+    checker.within(
         "storage.wal_segment_bytes",
         storage.wal_segment_bytes,
         WAL_SEGMENT_BYTES_MIN,
+        WAL_SEGMENT_BYTES_MAX,
     )?;
     checker.at_least("storage.wal_segments_max", storage.wal_segments_max.into(), 2)?;
     checker.at_least("storage.checkpoint_ms_max", storage.checkpoint_ms_max, 1)?;

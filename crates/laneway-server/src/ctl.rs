@@ -6,8 +6,8 @@ use std::io::{self, Write as _};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use laneway_client::wire::{
-    DeadLetterList, DeleteDeadLettersResponse, DigestResponse, QueueDetail, QueueList, ReplayResponse,
-    StatusResponse,
+    DeadLetterList, DeleteDeadLettersResponse, DigestResponse, GroupStatus, QueueDetail, QueueList,
+    ReplayResponse, StatusResponse,
 };
 use laneway_client::{Client, DeadLetter, DeadLetterQuery};
 use serde::Serialize;
@@ -206,6 +206,10 @@ fn status(status: &StatusResponse) -> String {
         "pops that wait: {}, wal syncs: {}\n",
         status.parked_pops, storage.wal_syncs
     );
+    text + &groups(&status.groups)
+}
+
+fn groups(groups: &[GroupStatus]) -> String {
     let mut table = Table::new([
         "PARTITION",
         "TERM",
@@ -216,7 +220,7 @@ fn status(status: &StatusResponse) -> String {
         "CHECKPOINT",
         "STATE",
     ]);
-    for group in &status.groups {
+    for group in groups {
         let state = group
             .stopped
             .clone()
@@ -234,7 +238,7 @@ fn status(status: &StatusResponse) -> String {
             state,
         ]);
     }
-    text + &table.to_string()
+    table.to_string()
 }
 
 fn queues(list: &QueueList<'_>) -> String {

@@ -50,7 +50,8 @@ use read::OpenFiles;
 /// Limits of a payload store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PayloadOptions {
-    /// Runs kept in memory before whole backlog files' runs go to the row store. Default 500 000 (about 20 MB).
+    /// Runs of backlog files kept in memory, beyond which those of whole files go to the row store. Default 500 000 (about
+    /// 20 MB). Runs that are still in the WAL are always in memory; their number is bounded by its size.
     pub runs_in_memory_max: usize,
     /// Most bytes of frames that are gathered into one block of a backlog file; a longer message has one alone. Default 64 KiB.
     pub block_bytes_max: usize,

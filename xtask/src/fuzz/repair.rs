@@ -21,6 +21,14 @@ pub(super) fn wal(bytes: &mut [u8]) {
     let life = u64_at(bytes, 24).unwrap_or(0).to_le_bytes();
     let mut at = SEGMENT_HEADER_BYTES;
     while let Some(body_bytes) = u32_at(bytes, at + 8) {
+        // What is not written yet is zeros.
+        if bytes[at..]
+            .iter()
+            .take(RECORD_HEADER_BYTES)
+            .all(|byte| *byte == 0)
+        {
+            return;
+        }
         let (body_at, body_bytes) = (at + RECORD_HEADER_BYTES, size(body_bytes));
         let Some(body) = bytes.get(body_at..body_at.saturating_add(body_bytes)) else {
             return;

@@ -92,6 +92,11 @@ impl Running {
                 }
             }
         }
+        // Once per entry: everyone who waits for a version wakes each time.
+        let version = self.machine.catalog_version().0;
+        self.handle
+            .catalog_version
+            .send_if_modified(|known| std::mem::replace(known, version) != version);
         self.timers.entry_applied(&*self.clock);
     }
 
@@ -125,10 +130,6 @@ impl Running {
     }
 
     fn apply_command(&mut self, command: Command, stamps: Stamps, place: &BlobPlace<'_>) -> Reply {
-        let catalog = matches!(
-            command,
-            Command::PutQueue(_) | Command::DeleteQueue(_) | Command::RegisterGroup(_)
-        );
         let Outcome {
             reply,
             changes,
@@ -136,11 +137,6 @@ impl Running {
         } = self.machine.apply(command);
         for change in changes {
             self.store(&change, stamps, place);
-        }
-        if catalog {
-            self.handle
-                .catalog_version
-                .send_replace(self.machine.catalog_version().0);
         }
         self.hint(effects);
         reply

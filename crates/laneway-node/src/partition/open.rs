@@ -54,6 +54,34 @@ pub(crate) enum OpenError {
         /// What is wrong.
         what: String,
     },
+    /// A file with messages is gone.
+    #[error(
+        "messages of partition {partition} are missing from {}: lane {lane} has none at offset {offset}; a backlog file or log segment was removed: put it back or restore the data directory from a backup",
+        .dir.display()
+    )]
+    MessagesMissing {
+        /// The partition's folder.
+        dir: PathBuf,
+        /// Which partition.
+        partition: laneway_core::ids::PartitionId,
+        /// Which lane.
+        lane: laneway_core::ids::LaneId,
+        /// First offset missed.
+        offset: laneway_core::ids::Offset,
+    },
+    /// The log lacks what the checkpoint is made of.
+    #[error(
+        "the log in {} ends before the checkpoint of partition {partition} at {checkpoint}: log segments are missing; put them back or restore the data directory from a backup",
+        .dir.display()
+    )]
+    LogTooShort {
+        /// The log's directory.
+        dir: PathBuf,
+        /// Which partition.
+        partition: laneway_core::ids::PartitionId,
+        /// Index of its checkpoint.
+        checkpoint: u64,
+    },
     /// Its actor or group does not start.
     #[error("partition {0} does not start: {1}")]
     Start(laneway_core::ids::PartitionId, String),
@@ -139,6 +167,7 @@ impl Opened {
         self.stores
             .payloads
             .restore(&cut, machine.heads(), machine.pins())?;
+        self.check_messages(machine)?;
         let (index, term, leader) = manifest.applied;
         self.applied = Some(LogPosition { index, term, leader });
         self.membership = manifest.membership.clone();
@@ -148,6 +177,24 @@ impl Opened {
             leader,
             membership: manifest.membership.clone(),
         });
+        Ok(())
+    }
+
+    /// Every retained message must have a place; a removed file shows here rather than as a silent gap in a lane.
+    fn check_messages(&self, machine: &PartitionMachine) -> Result<(), OpenError> {
+        for queue in machine.queue_ids() {
+            for (lane, view) in machine.lanes_of(queue) {
+                if let Some(offset) = self.stores.payloads.first_gap(lane, view.head, view.tail) {
+                    let (dir, partition) = (self.context.dir.clone(), self.handle.id);
+                    return Err(OpenError::MessagesMissing {
+                        dir,
+                        partition,
+                        lane,
+                        offset,
+                    });
+                }
+            }
+        }
         Ok(())
     }
 

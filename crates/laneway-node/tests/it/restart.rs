@@ -1,8 +1,10 @@
 //! What a restart must find.
 
+use std::path::Path;
+
 use laneway_core::command::AckStatus;
 use laneway_core::reply::AckedItem;
-use laneway_node::{AckOutcome, Node, PushReply, StartError};
+use laneway_node::{AckOutcome, Node, NodeOptions, PushReply, StartError};
 
 use crate::support::{SOON, ack, ack_item, item, options, payloads, pop, push, start};
 
@@ -64,6 +66,7 @@ async fn checkpoints_purge_the_log_and_carry_the_state() {
     }
     node.shutdown().await;
     drop(node);
+    refuse_without_a_backlog_file(dir.path(), &small).await;
     let (node, _) = Node::start(small).await.unwrap();
     let mut messages = 0;
     loop {
@@ -102,4 +105,19 @@ async fn data_directory_has_one_owner() {
         Node::start(other).await,
         Err(StartError::OtherNode { found_node: 1, .. })
     ));
+}
+
+/// Takes one backlog file away, sees the start refused, and puts it back.
+async fn refuse_without_a_backlog_file(dir: &Path, options: &NodeOptions) {
+    let partitions = std::fs::read_dir(dir.join("partitions")).unwrap();
+    let files = partitions.flat_map(|partition| std::fs::read_dir(partition.unwrap().path()).unwrap());
+    let mut files = files.map(|file| file.unwrap().path());
+    let file = files
+        .find(|file| file.extension().is_some_and(|name| name == "backlog"))
+        .unwrap();
+    let away = dir.join("away");
+    std::fs::rename(&file, &away).unwrap();
+    let refusal = Node::start(options.clone()).await.unwrap_err().to_string();
+    assert!(refusal.contains("are missing from"), "{refusal}");
+    std::fs::rename(&away, &file).unwrap();
 }

@@ -173,7 +173,7 @@ pub struct RawNodeLimits {
 pub struct RawStorage {
     /// Size of one segment of the write-ahead log.
     ///
-    /// Unit: bytes, at least 1048576. Default: `67108864`. Since v0.1.
+    /// Unit: bytes, from 1048576 to 1073741824. Default: `67108864`. Since v0.1.
     pub wal_segment_bytes: u64,
     /// Segments kept before live payloads of the oldest are moved to backlog files.
     ///

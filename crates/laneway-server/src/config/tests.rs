@@ -82,7 +82,7 @@ fn values_out_of_range_are_refused() {
     check(
         "",
         "[storage]\nwal_segment_bytes = 4096",
-        Err("storage.wal_segment_bytes = 4096: it must be at least 1048576"),
+        Err("storage.wal_segment_bytes = 4096: it must be from 1048576 to 1073741824"),
     );
     check(
         "",

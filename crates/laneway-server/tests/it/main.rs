@@ -1,5 +1,7 @@
 //! The `laneway` binary as a process.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
+
 mod broker;
 mod ctl;
 mod queen_client;

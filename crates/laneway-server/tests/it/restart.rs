@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use laneway_client::wire::{AckStatus, ConfigureRequest, Given, Int, PushStatus, QueueOptionsPatch, Text};
+use laneway_client::wire::{
+    AckStatus, ConfigureRequest, Given, Int, PopResponse, PushStatus, QueueOptionsPatch, Text,
+};
 use laneway_client::{Ack, Client, DeadLetterQuery, Pop, Push, Start};
 
 use crate::broker::Broker;
@@ -26,65 +28,59 @@ fn pop(queue: &str, group: &str) -> Pop {
     }
 }
 
-#[tokio::test]
-async fn messages_leases_and_dead_letters_survive_kill() {
-    let dir = tempfile::tempdir().unwrap();
-    let data = dir.path().join("data");
-    let broker = Broker::start(&data);
-    let client = Client::new(&broker.url).unwrap();
+/// What was answered before the kill.
+struct Before {
+    offsets: Vec<Option<u64>>,
+    leased: PopResponse,
+}
+
+fn nine() -> Vec<Push> {
+    (0..9).map(|n| push("q", n)).collect()
+}
+
+/// Nine messages in three lanes: one lane is leased and left so, the head of another goes to the dead-letter store, the third
+/// is worked off.
+async fn work(client: &Client) -> Before {
     let options = QueueOptionsPatch {
         retry_limit: Given::Value(Int(0)),
         ..Default::default()
     };
-    client
-        .configure(&ConfigureRequest {
-            queue: Text::from("q"),
-            options,
-            ..Default::default()
-        })
-        .await
-        .unwrap();
-    let pushed = client
-        .push(&(0..9).map(|n| push("q", n)).collect::<Vec<_>>())
-        .await
-        .unwrap();
+    let request = ConfigureRequest {
+        queue: Text::from("q"),
+        options,
+        ..Default::default()
+    };
+    client.configure(&request).await.unwrap();
+    let pushed = client.push(&nine()).await.unwrap();
     assert!(pushed.iter().all(|one| one.status == PushStatus::Queued));
-    // One lane is leased and left so, the head of another goes to the dead-letter store, the third is worked off.
-    let leased = client
-        .pop(&Pop {
-            lane: Some("lane-0".to_owned()),
-            ..pop("q", "g")
-        })
-        .await
-        .unwrap()
-        .unwrap();
-    let failing = client
-        .pop(&Pop {
-            lane: Some("lane-1".to_owned()),
-            ..pop("q", "g")
-        })
-        .await
-        .unwrap()
-        .unwrap();
-    let failed = client
-        .ack(&[Ack::of(&failing.messages[0], AckStatus::Failed).because("no")])
-        .await
-        .unwrap();
+    let lane = |name: &str| Pop {
+        lane: Some(name.to_owned()),
+        ..pop("q", "g")
+    };
+    let leased = client.pop(&lane("lane-0")).await.unwrap().unwrap();
+    let failing = client.pop(&lane("lane-1")).await.unwrap().unwrap();
+    let failure = Ack::of(&failing.messages[0], AckStatus::Failed).because("no");
+    let failed = client.ack(&[failure]).await.unwrap();
     assert!(failed[0].success && failed[0].dlq);
-    let done = client
-        .pop(&Pop {
-            lane: Some("lane-2".to_owned()),
-            ..pop("q", "g")
-        })
-        .await
-        .unwrap()
-        .unwrap();
+    let done = client.pop(&lane("lane-2")).await.unwrap().unwrap();
     let acks: Vec<Ack> = done
         .messages
         .iter()
         .map(|message| Ack::of(message, AckStatus::Completed))
         .collect();
     assert!(client.ack(&acks).await.unwrap().iter().all(|one| one.success));
+    Before {
+        offsets: pushed.iter().map(|one| one.offset).collect(),
+        leased,
+    }
+}
+
+#[tokio::test]
+async fn messages_leases_and_dead_letters_survive_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let broker = Broker::start(&data);
+    let before = work(&Client::new(&broker.url).unwrap()).await;
     broker.kill();
 
     let broker = Broker::start(&data);
@@ -96,22 +92,17 @@ async fn messages_leases_and_dead_letters_survive_kill() {
         ["4", "7"],
         "the leased lane stays leased, what was settled stays so"
     );
-    let acked = client
-        .ack(&[Ack::of(&leased.messages[2], AckStatus::Completed)])
-        .await
-        .unwrap();
+    let last = Ack::of(&before.leased.messages[2], AckStatus::Completed);
+    let acked = client.ack(&[last]).await.unwrap();
     assert!(acked[0].success && acked[0].lease_released, "{acked:?}");
-    let repeated = client
-        .push(&(0..9).map(|n| push("q", n)).collect::<Vec<_>>())
-        .await
-        .unwrap();
+    let repeated = client.push(&nine()).await.unwrap();
     assert!(
         repeated.iter().all(|one| one.status == PushStatus::Duplicate),
         "{repeated:?}"
     );
     assert_eq!(
         repeated.iter().map(|one| one.offset).collect::<Vec<_>>(),
-        pushed.iter().map(|one| one.offset).collect::<Vec<_>>()
+        before.offsets
     );
     let dead = client
         .dead_letters(&DeadLetterQuery::default())

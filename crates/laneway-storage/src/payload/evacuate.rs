@@ -19,7 +19,7 @@ const SCAN_RUNS: usize = 4096;
 const RELOCATE_RUNS: usize = 256;
 
 /// Files that one call of [`PayloadStore::compact`] writes at most.
-const COMPACT_STEPS_MAX: u32 = 64;
+const COMPACT_FILES_MAX: u64 = 64;
 
 /// A file this many times smaller than [`super::PayloadOptions::backlog_file_bytes_max`] is small.
 const SMALL_FILE_DIVISOR: u64 = 8;
@@ -105,7 +105,8 @@ impl PayloadStore {
 
     /// Removes dead backlog files, rewrites those less than half alive, and gathers small ones.
     ///
-    /// Errors: whatever was not done is done by the next call.
+    /// Stops after about [`PayloadOptions::backlog_file_bytes_max`](super::PayloadOptions::backlog_file_bytes_max) bytes were
+    /// written: call it now and then. Errors: whatever was not done is done by the next call.
     pub fn compact(&self) -> Result<CompactReport, PayloadError> {
         let mut maintenance = self.maintenance();
         if !maintenance.restored {
@@ -113,9 +114,9 @@ impl PayloadStore {
         }
         self.tend_rows(&mut maintenance);
         let mut report = CompactReport::default();
-        for _ in 0..COMPACT_STEPS_MAX {
+        let file_bytes_max = self.shared.options.backlog_file_bytes_max;
+        while report.bytes_written < file_bytes_max && report.files_written < COMPACT_FILES_MAX {
             self.remove_dead(&mut report)?;
-            let file_bytes_max = self.shared.options.backlog_file_bytes_max;
             let Some(victims) = victims(&self.index(), file_bytes_max, !maintenance.rows.failed) else {
                 break;
             };

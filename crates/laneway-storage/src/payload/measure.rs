@@ -31,6 +31,23 @@ impl PayloadStore {
         in_memory + in_rows
     }
 
+    /// The first offset of `[from, to)` whose place is not known: what a missing file leaves. Memory only; of lanes with runs
+    /// in the row store it knows nothing, and says `None`.
+    pub fn first_gap(&self, lane: LaneId, from: Offset, to: Offset) -> Option<Offset> {
+        let index = self.index();
+        if index.spilled.contains_key(&lane) {
+            return None;
+        }
+        let mut covered = from;
+        for run in index.lane(lane).map(|runs| runs.from(from)).into_iter().flatten() {
+            if run.first() > covered || covered >= to {
+                break;
+            }
+            covered = covered.max(run.end());
+        }
+        (covered < to).then_some(covered)
+    }
+
     /// End of the longest prefix of `[from, to)` that holds about `bytes_max` stored bytes: at least one message, if
     /// there is one. Same cost as [`PayloadStore::bytes`].
     pub fn fits(&self, lane: LaneId, from: Offset, to: Offset, bytes_max: u64) -> Offset {

@@ -7,7 +7,7 @@ use laneway_core::ids::{LaneId, Offset};
 
 use super::cut::{CutRun, WalPosition};
 use super::evacuate::run_of;
-use super::index::PlaceKind;
+use super::index::{Index, PlaceKind};
 use super::runs::{PlaceSlot, Run, Stored};
 use super::{Maintenance, PayloadCut, PayloadError, PayloadStore};
 use crate::backlog::BacklogEntry;
@@ -65,9 +65,25 @@ impl PayloadStore {
             .map(|segment| segment.id)
             .collect();
         cut.each::<PayloadError>(WalPosition::default(), &mut |runs| {
-            runs.iter()
-                .filter(|run| segments.contains(&run.segment))
-                .try_for_each(|run| self.restore_run(run, &heads))
+            let mut in_rows = Vec::new();
+            {
+                let mut index = self.index();
+                for run in runs.iter().filter(|run| segments.contains(&run.segment)) {
+                    let Some(&head) = heads.get(&run.lane) else {
+                        continue;
+                    };
+                    if index.spilled.contains_key(&run.lane) {
+                        in_rows.push((*run, head));
+                    } else {
+                        adopt(&mut index, run, head, false);
+                    }
+                }
+            }
+            for (run, head) in in_rows {
+                let covered = self.rows_hold(&run, head)?;
+                adopt(&mut self.index(), &run, head, covered);
+            }
+            Ok(())
         })?;
         let mut index = self.index();
         index.log_end = index.log_end.max(cut.end);
@@ -151,42 +167,33 @@ impl PayloadStore {
         Ok(())
     }
 
-    fn restore_run(&self, cut: &CutRun, heads: &Heads) -> Result<(), PayloadError> {
-        let Some(&head) = heads.get(&cut.lane) else {
-            return Ok(());
-        };
-        let place = self.index().slot_of(PlaceKind::Segment(cut.segment), 0);
-        let run = Run::new(
-            cut.first,
-            cut.skip,
-            cut.count,
-            cut.wall,
-            Stored {
-                place,
-                at: cut.at,
-                bytes: cut.bytes,
-            },
-        );
-        // Held, so that the segment is not forgotten before its first live run is there.
-        self.index().hold(place);
-        let covered = match run.clipped(head, run.end()) {
-            Some(alive) => {
-                self.row_holds(cut.lane, alive.first())? || self.row_holds(cut.lane, alive.last())?
-            }
-            None => false,
-        };
-        let mut index = self.index();
-        if covered {
-            index.keep_pinned(cut.lane, &run, head);
-        } else {
-            index.adopt(cut.lane, run, head);
+    /// Whether what is alive of a run was evacuated since, to a file whose runs are in rows.
+    fn rows_hold(&self, run: &CutRun, head: Offset) -> Result<bool, PayloadError> {
+        let (first, end) = (run.first.max(head), run.first.plus(u64::from(run.count)));
+        if first >= end {
+            return Ok(false);
         }
-        index.let_go(place);
-        Ok(())
+        let last = Offset(end.0 - 1);
+        let rows_of = |offset: Offset| self.rows_within(run.lane, offset, offset.plus(1));
+        Ok(!rows_of(first)?.is_empty() || !rows_of(last)?.is_empty())
     }
+}
 
-    fn row_holds(&self, lane: LaneId, offset: Offset) -> Result<bool, PayloadError> {
-        let in_rows = self.index().spilled.contains_key(&lane);
-        Ok(in_rows && !self.rows_within(lane, offset, offset.plus(1))?.is_empty())
+/// Adds a run that is in the log, or if it is `covered` only its pinned messages below the head.
+fn adopt(index: &mut Index, cut: &CutRun, head: Offset, covered: bool) {
+    let place = index.slot_of(PlaceKind::Segment(cut.segment), 0);
+    let stored = Stored {
+        place,
+        at: cut.at,
+        bytes: cut.bytes,
+    };
+    let run = Run::new(cut.first, cut.skip, cut.count, cut.wall, stored);
+    // Held, so that the segment is not forgotten before its first live run is there.
+    index.hold(place);
+    if covered {
+        index.keep_pinned(cut.lane, &run, head);
+    } else {
+        index.adopt(cut.lane, run, head);
     }
+    index.let_go(place);
 }

@@ -1,6 +1,6 @@
 //! Maintenance of the rows: spilling, removing dead ones, writing all anew, moving them with their file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use laneway_core::ids::{LaneId, Offset};
@@ -106,22 +106,22 @@ impl PayloadStore {
 
     /// Moves the runs of the oldest backlog files to rows until memory holds few enough.
     fn spill_excess(&self, maintenance: &mut Maintenance) -> Result<(), PayloadError> {
+        let runs_max = u64::try_from(self.shared.options.runs_in_memory_max).unwrap_or(u64::MAX);
         loop {
             let next = match maintenance.rows.unfinished {
                 Some(number) => Some(number),
                 None => {
                     let index = self.index();
-                    if index.runs <= self.shared.options.runs_in_memory_max {
-                        return Ok(());
-                    }
-                    let unspilled = index
+                    let in_memory = index
                         .places()
                         .filter(|(_, place)| !place.spilled && place.parts > 0);
-                    let numbers = unspilled.filter_map(|(_, place)| match place.kind {
-                        PlaceKind::File(number) => Some(number),
-                        PlaceKind::Segment(_) => None,
-                    });
-                    numbers.min()
+                    let files: BTreeMap<u64, u64> = in_memory
+                        .filter_map(|(_, place)| Some((place.kind.file()?, place.parts)))
+                        .collect();
+                    if files.values().sum::<u64>() <= runs_max {
+                        return Ok(());
+                    }
+                    files.keys().next().copied()
                 }
             };
             let Some(number) = next else { return Ok(()) };

@@ -10,6 +10,8 @@ use laneway_storage::dedup::{DedupFileName, DedupKey, DedupOptions, DedupStore};
 use laneway_storage::vfs::{Crash, SimVfs, Vfs};
 use proptest::prelude::*;
 
+use super::world::cases;
+
 const OPTIONS: DedupOptions = DedupOptions {
     bytes_max: 1 << 20,
     rows_in_memory_max: 100_000,
@@ -146,7 +148,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn store_agrees_with_a_naive_map(actions in prop::collection::vec(action(), 1..80)) {

@@ -8,7 +8,7 @@ use laneway_storage::rows::RowStore;
 use laneway_storage::vfs::Crash;
 use proptest::prelude::*;
 
-use super::world::{OPTIONS, Op, SPILLING, World, rows_of};
+use super::world::{OPTIONS, Op, SPILLING, World, cases, rows_of};
 
 /// What happens next.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ fn run(mut world: World, actions: Vec<Action>) -> World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn store_agrees_with_its_twin(actions in prop::collection::vec(action(), 1..120)) {
@@ -86,6 +86,15 @@ proptest! {
     #[test]
     fn store_with_runs_in_rows_agrees_with_its_twin(actions in prop::collection::vec(action(), 1..120)) {
         run(World::new(SPILLING), actions);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(15))]
+
+    #[test]
+    fn store_with_runs_in_sled_agrees_with_its_twin(actions in prop::collection::vec(action(), 40..120)) {
+        run(World::with_sled(SPILLING), actions);
     }
 }
 
@@ -165,7 +174,7 @@ fn compacted_files_are_more_than_half_alive() {
                 })
                 .unwrap();
         }
-        world.store.compact().unwrap();
+        while world.store.compact().unwrap().files_written > 0 {}
         let stats = world.store.stats();
         assert!(stats.backlog_live_bytes * 2 >= stats.backlog_bytes, "{stats:?}");
         let blocks = 600 * 2 * stats.backlog_files;

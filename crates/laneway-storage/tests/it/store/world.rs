@@ -10,9 +10,12 @@ use laneway_core::time::WallTime;
 use laneway_storage::checkpoint::{CheckpointError, CheckpointStore};
 use laneway_storage::codec::push_frame;
 use laneway_storage::payload::{PayloadError, PayloadOptions, PayloadStore, StoredMessage, WalBlock};
-use laneway_storage::rows::{RowStore, VfsRowStore};
+use laneway_storage::rows::{RowStore, SledRowStore, VfsRowStore};
 use laneway_storage::vfs::{Crash, SimVfs};
 use laneway_storage::wal::{Wal, WalEntry, WalError, WalOptions, WalWriter};
+
+use proptest::prelude::ProptestConfig;
+use tempfile::TempDir;
 
 use crate::wal::support::callback;
 
@@ -201,7 +204,9 @@ pub(crate) struct World {
     pub(crate) options: PayloadOptions,
     pub(crate) wal: Wal,
     pub(crate) writer: WalWriter,
-    pub(crate) rows: Arc<VfsRowStore>,
+    pub(crate) rows: Arc<dyn RowStore>,
+    /// Where sled works, if it does.
+    sled: Option<Arc<TempDir>>,
     pub(crate) store: PayloadStore,
     pub(crate) checkpoints: CheckpointStore,
     /// Everything ever appended.
@@ -211,14 +216,23 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(options: PayloadOptions) -> Self {
-        Self::open(&SimVfs::new(), options, Vec::new())
+        Self::open(&SimVfs::new(), options, Vec::new(), None)
+    }
+
+    /// The same, with rows in sled.
+    pub(crate) fn with_sled(options: PayloadOptions) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        Self::open(&SimVfs::new(), options, Vec::new(), Some(dir))
     }
 
     /// Opens what is on the disk and replays the log; `ops` are the entries that it may hold.
-    pub(crate) fn open(vfs: &SimVfs, options: PayloadOptions, mut ops: Vec<Op>) -> Self {
+    fn open(vfs: &SimVfs, options: PayloadOptions, mut ops: Vec<Op>, sled: Option<Arc<TempDir>>) -> Self {
         let arc = || Arc::new(vfs.clone());
         let (wal, writer, recovery) = Wal::open_stepped(arc(), PathBuf::from("/d/wal"), WAL_OPTIONS).unwrap();
-        let rows = Arc::new(VfsRowStore::open(arc(), Path::new("/d/rows")).unwrap());
+        let rows: Arc<dyn RowStore> = match &sled {
+            Some(dir) => Arc::new(SledRowStore::open(&dir.path().join("rows")).unwrap()),
+            None => Arc::new(VfsRowStore::open(arc(), Path::new("/d/rows")).unwrap()),
+        };
         let (checkpoints, manifest) =
             CheckpointStore::open(arc(), PathBuf::from("/d/checkpoint"), P).unwrap();
         let dir = PathBuf::from("/d/backlog");
@@ -257,6 +271,7 @@ impl World {
             wal,
             writer,
             rows,
+            sled,
             store,
             checkpoints,
             ops,
@@ -269,17 +284,7 @@ impl World {
     }
 
     pub(crate) fn reopen(self) -> Self {
-        let Self {
-            vfs,
-            options,
-            ops,
-            wal,
-            writer,
-            store,
-            ..
-        } = self;
-        drop((wal, writer, store));
-        Self::open(&vfs, options, ops)
+        self.crash(Crash::Process)
     }
 
     pub(crate) fn crash(self, crash: Crash) -> Self {
@@ -287,14 +292,16 @@ impl World {
             vfs,
             options,
             ops,
+            sled,
             wal,
             writer,
+            rows,
             store,
             ..
         } = self;
         vfs.crash(crash);
-        drop((wal, writer, store));
-        Self::open(&vfs, options, ops)
+        drop((wal, writer, rows, store));
+        Self::open(&vfs, options, ops, sled)
     }
 
     /// Appends an entry and applies it.
@@ -496,6 +503,16 @@ fn take_row(
         heads.insert(LaneId(number(key)), number(value));
     } else {
         heads.remove(&LaneId(number(key)));
+    }
+}
+
+/// So many random cases, unless `PROPTEST_CASES` says otherwise.
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
+    let config = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() {
+        config
+    } else {
+        ProptestConfig { cases, ..config }
     }
 }
 
