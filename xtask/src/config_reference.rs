@@ -31,10 +31,10 @@ const INTRODUCTION: &str = "\
 
 <!-- Made by `cargo xtask config-reference` from crates/laneway-server/src/config/raw.rs; do not edit. -->
 
-`laneway serve --config node-1.toml` reads the node's file and the cluster file that its `cluster_file` names; `laneway
+`laneway serve --config cluster-config/node-1.toml` reads the node's file and the cluster file that its `cluster_file` names; `laneway
 check-config node-1.toml` reads and checks them and starts nothing. [cluster-config/](../cluster-config/node-1.toml) holds
-files to start from. An empty file is valid: every key has a default. An unknown key, a wrong type or a value out of its
-range refuses to start, with one line that names the file and the key.
+files to start from. Both files may be empty, but both must exist: every key has a default. An unknown key, a wrong type or
+a value out of its range refuses to start, with one line that names the file and the key or line.
 
 The **cluster file** is the same on every node; the **node file** holds what belongs to one machine. A change takes effect
 at the next start. `laneway dev` uses the defaults below and the cluster name `dev`.
