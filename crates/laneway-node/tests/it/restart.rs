@@ -1,6 +1,6 @@
 //! What a restart must find.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use laneway_core::command::AckStatus;
 use laneway_core::reply::AckedItem;
@@ -109,15 +109,21 @@ async fn data_directory_has_one_owner() {
 
 /// Takes one backlog file away, sees the start refused, and puts it back.
 async fn refuse_without_a_backlog_file(dir: &Path, options: &NodeOptions) {
-    let partitions = std::fs::read_dir(dir.join("partitions")).unwrap();
-    let files = partitions.flat_map(|partition| std::fs::read_dir(partition.unwrap().path()).unwrap());
-    let mut files = files.map(|file| file.unwrap().path());
-    let file = files
-        .find(|file| file.extension().is_some_and(|name| name == "backlog"))
-        .unwrap();
+    let file = backlog_file(&dir.join("partitions")).expect("the node has made a backlog file");
     let away = dir.join("away");
-    std::fs::rename(&file, &away).unwrap();
-    let refusal = Node::start(options.clone()).await.unwrap_err().to_string();
-    assert!(refusal.contains("are missing from"), "{refusal}");
-    std::fs::rename(&away, &file).unwrap();
+    std::fs::rename(&file, &away).expect("the file moves");
+    let refusal = Node::start(options.clone()).await.expect_err("a file is missing");
+    assert!(refusal.to_string().contains("are missing from"), "{refusal}");
+    std::fs::rename(&away, &file).expect("the file moves back");
+}
+
+fn backlog_file(partitions: &Path) -> Option<PathBuf> {
+    for partition in std::fs::read_dir(partitions).ok()?.flatten() {
+        for file in std::fs::read_dir(partition.path()).ok()?.flatten() {
+            if file.path().extension().is_some_and(|name| name == "backlog") {
+                return Some(file.path());
+            }
+        }
+    }
+    None
 }
