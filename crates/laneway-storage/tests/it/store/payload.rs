@@ -4,7 +4,6 @@
 use laneway_core::ids::{LaneId, Offset};
 use laneway_core::time::WallTime;
 use laneway_storage::payload::PayloadOptions;
-use laneway_storage::rows::RowStore;
 use laneway_storage::vfs::Crash;
 use proptest::prelude::*;
 
