@@ -145,13 +145,14 @@ pub struct PopReply {
     pub lease_id: Option<LeaseId>,
     /// The lanes claimed; empty when nothing was deliverable until the wait ran out.
     pub lanes: Vec<PoppedLane>,
-    pub(crate) guard: Option<crate::claim_guard::ClaimGuard>,
+    /// One per partition claimed from.
+    pub(crate) guards: Vec<crate::claim_guard::ClaimGuard>,
 }
 
 impl PopReply {
     /// The first byte of the answer is on its way: from now on the claim runs to its deadline.
     pub fn delivered(&mut self) {
-        if let Some(guard) = self.guard.take() {
+        for guard in self.guards.drain(..) {
             guard.keep();
         }
     }

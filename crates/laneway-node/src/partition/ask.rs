@@ -58,8 +58,10 @@ pub(crate) struct PushAskItem {
     pub(crate) frame_bytes: u32,
 }
 
-/// A claim; the leader mints the lease id.
+/// A claim.
 pub(crate) struct ClaimAsk {
+    /// Shared with claims of other partitions; without one the leader mints it.
+    pub(crate) lease_id: Option<LeaseId>,
     pub(crate) queue: QueueId,
     pub(crate) group: Arc<str>,
     pub(crate) lane: Option<Arc<str>>,

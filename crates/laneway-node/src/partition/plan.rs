@@ -180,7 +180,9 @@ impl Running {
             return empty(None);
         }
         Plan::Propose(Command::Claim(Claim {
-            lease_id: LeaseId::new(draft.stamps.wall, self.id, rand::random()),
+            lease_id: ask
+                .lease_id
+                .unwrap_or_else(|| LeaseId::new(draft.stamps.wall, self.id, rand::random())),
             queue: ask.queue,
             group: ask.group.to_string(),
             lane,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use laneway_core::command::{Ack, AckItem as CoreItem, AckStatus, Command, Extend, RequestKey};
-use laneway_core::ids::{LaneId, LeaseId};
+use laneway_core::ids::{LaneId, LeaseId, PartitionId};
 use laneway_core::reply::{Acked, AckedItem, Reply};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -134,12 +134,15 @@ impl Node {
         lease_ms: u64,
     ) -> Result<ExtendReply, RequestError> {
         check_request_id(request_id.as_ref())?;
-        let none = ExtendReply {
+        let mut sum = ExtendReply {
             renewed: 0,
             expires: None,
         };
-        let Some(partition) = self.partition(lease.partition()) else {
-            return Ok(none);
+        // A lease over several partitions names none.
+        let partitions = match self.partition(lease.partition()) {
+            Some(partition) => std::slice::from_ref(partition),
+            None if lease.partition() == PartitionId::CATALOG => &self.inner.partitions[..],
+            None => return Ok(sum),
         };
         let request = request_id.map(|id| RequestKey {
             id: id.0.to_string(),
@@ -151,18 +154,22 @@ impl Node {
             lease_id: lease,
             lease_ms,
         };
-        match partition
-            .ask(Ask::Command(Command::Extend(extend), Bytes::new()), 0)
-            .await?
-        {
-            Reply::Extended(Some(extended)) => Ok(ExtendReply {
-                renewed: extended.renewed,
-                expires: Some(extended.expires),
-            }),
-            Reply::Extended(None) => Ok(none),
-            Reply::Refused(refusal) => Err(refused(refusal)),
-            reply => Err(unexpected(&reply)),
+        for partition in partitions {
+            let ask = Ask::Command(Command::Extend(extend.clone()), Bytes::new());
+            match partition.ask(ask, 0).await? {
+                Reply::Extended(Some(extended)) => {
+                    sum.renewed += extended.renewed;
+                    sum.expires = Some(
+                        sum.expires
+                            .map_or(extended.expires, |first| first.min(extended.expires)),
+                    );
+                }
+                Reply::Extended(None) => {}
+                Reply::Refused(refusal) => return Err(refused(refusal)),
+                reply => return Err(unexpected(&reply)),
+            }
         }
+        Ok(sum)
     }
 }
 

@@ -150,13 +150,23 @@ impl Node {
         let start = self.inner.rotation.fetch_add(1, Ordering::Relaxed);
         for at in 0..queues.len() {
             let row = &queues[(start + at) % queues.len()];
+            let mut gathered = empty();
+            let mut room = Room::new(request, row);
             for partition in self.candidates(row, request, start, hinted) {
-                match self.claim_from(partition, row, request).await {
-                    Ok(Some(reply)) => return Ok(Found::Messages(reply)),
+                match self.claim_from(partition, row, request, &room).await {
+                    Ok(Some(reply)) => room.take(reply, &mut gathered),
                     Ok(None) => {}
                     Err(error) if matches!(error.class, ErrorClass::Unavailable) => trouble = Some(error),
+                    // What is claimed already is worth more than the trouble, which the next pop meets again.
+                    Err(_) if !gathered.lanes.is_empty() => break,
                     Err(error) => return Err(error),
                 }
+                if !room.is_left(self.inner.limits.pop_bytes_max) {
+                    break;
+                }
+            }
+            if !gathered.lanes.is_empty() {
+                return Ok(Found::Messages(gathered));
             }
         }
         Ok(Found::Nothing(trouble))
@@ -186,13 +196,15 @@ impl Node {
         partition: &Arc<PartitionHandle>,
         row: &Arc<QueueRow>,
         request: &PopRequest,
+        room: &Room,
     ) -> Result<Option<PopReply>, RequestError> {
         let ask = ClaimAsk {
+            lease_id: room.lease_id,
             queue: row.id,
             group: Arc::clone(&request.group),
             lane: pinned(&request.source).cloned(),
-            lanes_max: request.lanes_max.max(1),
-            messages_max: request.batch,
+            lanes_max: room.lanes,
+            messages_max: room.messages,
             lease_ms: request.lease_ms,
             auto_ack: request.auto_ack,
         };
@@ -247,7 +259,7 @@ impl Node {
         Ok(PopReply {
             lease_id,
             lanes,
-            guard,
+            guards: guard.into_iter().collect(),
         })
     }
 
@@ -317,11 +329,52 @@ impl Node {
     }
 }
 
+/// What one answer may still take. With several lanes it may gather from several partitions, all under one lease id.
+struct Room {
+    lease_id: Option<LeaseId>,
+    lanes: u16,
+    messages: u32,
+    bytes: u64,
+}
+
+impl Room {
+    fn new(request: &PopRequest, row: &QueueRow) -> Self {
+        // Such an id names no partition: whoever is asked about it asks them all.
+        let shared = || LeaseId::new(row.created, PartitionId::CATALOG, rand::random());
+        Self {
+            lease_id: (request.lanes_max > 1).then(shared),
+            lanes: request.lanes_max.max(1),
+            messages: request.batch,
+            bytes: 0,
+        }
+    }
+
+    fn take(&mut self, reply: PopReply, gathered: &mut PopReply) {
+        for lane in &reply.lanes {
+            self.lanes = self.lanes.saturating_sub(1);
+            let messages = u32::try_from(lane.messages.len()).unwrap_or(u32::MAX);
+            self.messages = self.messages.saturating_sub(messages);
+            self.bytes += lane
+                .messages
+                .iter()
+                .map(|message| message.payload.len() as u64)
+                .sum::<u64>();
+        }
+        gathered.lease_id = gathered.lease_id.or(reply.lease_id);
+        gathered.lanes.extend(reply.lanes);
+        gathered.guards.extend(reply.guards);
+    }
+
+    fn is_left(&self, bytes_max: u64) -> bool {
+        self.lanes > 0 && self.messages > 0 && self.bytes < bytes_max
+    }
+}
+
 fn empty() -> PopReply {
     PopReply {
         lease_id: None,
         lanes: Vec::new(),
-        guard: None,
+        guards: Vec::new(),
     }
 }
 

@@ -169,3 +169,31 @@ async fn many_new_queues_and_groups_share_entries() {
     );
     node.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_lease_spans_lanes_of_several_partitions() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    let items = (0..12)
+        .map(|n| item("q", &format!("lane{n}"), "", &n.to_string()))
+        .collect();
+    push(&node, items).await;
+    let mut request = pop_request("q");
+    request.lanes_max = 64;
+    request.lease_ms = Some(60_000);
+    let mut popped = node.pop(request.clone()).await.unwrap();
+    popped.delivered();
+    assert_eq!(popped.lanes.len(), 12);
+    let lease = popped.lease_id.unwrap();
+    assert_eq!(node.extend(None, lease, 90_000).await.unwrap().renewed, 12);
+    let lane = &popped.lanes[7];
+    let id = &lane.messages[0].transaction_id;
+    assert!(
+        ack(&node, ack_item(lane.lane, id, AckStatus::Completed, Some(lease)))
+            .await
+            .lease_released
+    );
+    assert_eq!(node.extend(None, lease, 90_000).await.unwrap().renewed, 11);
+    assert!(node.pop(request).await.unwrap().lanes.is_empty());
+    node.shutdown().await;
+}
