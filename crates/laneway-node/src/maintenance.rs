@@ -241,6 +241,7 @@ impl Round {
         partition: &Arc<PartitionHandle>,
         context: &ReplicaContext,
     ) -> Result<u64, RoundError> {
+        let _disk = partition.lock_disk();
         let (store, _) = CheckpointStore::open(Arc::clone(&context.vfs), context.dir.clone(), partition.id)?;
         let full = store.wants_full() || self.full_wanted.get(&partition.id).copied().unwrap_or(false);
         let (to, parts) = mpsc::channel();
@@ -356,6 +357,12 @@ impl Round {
 
     /// Moves what lives in the oldest segments to backlog files, until the log is small again.
     fn recycle(&self) -> Result<(), RoundError> {
+        let _disks: Vec<_> = self
+            .work
+            .partitions
+            .iter()
+            .map(|(partition, _)| partition.lock_disk())
+            .collect();
         let segments = self.work.wal.segments();
         let mut in_use = segments.len();
         for segment in segments
@@ -391,6 +398,7 @@ impl Round {
 
     fn compact(&self) {
         for (partition, _) in &self.work.partitions {
+            let _disk = partition.lock_disk();
             let Ok(stores) = partition.stores() else { continue };
             if let Err(error) = stores.payloads.compact() {
                 tracing::warn!(partition = %partition.id, %error, "backlog files cannot be compacted now");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -92,6 +92,8 @@ pub(crate) struct PartitionHandle {
     pub(crate) checkpoint_index: AtomicU64,
     /// Bytes of entries applied since the last checkpoint.
     pub(crate) bytes_since_checkpoint: AtomicU64,
+    /// Held by whoever changes the partition's files: maintenance with the present stores, or a recovery that opens new ones.
+    disk: Mutex<()>,
     live: RwLock<Live>,
     waits: Waits,
 }
@@ -114,6 +116,7 @@ impl PartitionHandle {
             applied_index: AtomicU64::new(0),
             checkpoint_index: AtomicU64::new(0),
             bytes_since_checkpoint: AtomicU64::new(0),
+            disk: Mutex::default(),
             live: RwLock::default(),
             waits: Waits::new(limits),
         })
@@ -125,6 +128,11 @@ impl PartitionHandle {
 
     fn write(&self, set: impl FnOnce(&mut Live)) {
         set(&mut self.live.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Keeps everyone else from the partition's files. Blocking.
+    pub(crate) fn lock_disk(&self) -> MutexGuard<'_, ()> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new actor took over.
@@ -146,6 +154,8 @@ impl PartitionHandle {
         let mut group = None;
         self.write(|live| {
             live.actor = None;
+            // A recovery opens new ones on the same files.
+            live.stores = None;
             group = live.group.take();
             live.stopped = stopped;
         });

@@ -90,6 +90,8 @@ pub(crate) enum OpenError {
 impl Opened {
     /// Reads the newest checkpoint and opens the stores. Blocking.
     pub(crate) fn recover(handle: Arc<PartitionHandle>, context: ReplicaContext) -> Result<Self, OpenError> {
+        let locked = Arc::clone(&handle);
+        let _disk = locked.lock_disk();
         let partition = handle.id;
         let limits = Limits {
             lanes_max: context.limits.lanes_max,
