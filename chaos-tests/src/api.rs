@@ -10,39 +10,35 @@ use serde_json::value::RawValue;
 pub const QUEUE_MODE_GROUP: &str = "__QUEUE_MODE__";
 
 /// Body of a push, made item by item.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PushBody {
     text: String,
     items: usize,
 }
 
-impl Default for PushBody {
-    fn default() -> Self {
-        Self {
-            text: "{\"items\":[".to_owned(),
-            items: 0,
-        }
-    }
-}
-
 impl PushBody {
     /// Adds one item. `payload` is JSON text. Names must need no escape in JSON.
     pub fn item(&mut self, queue: &str, lane: &str, transaction_id: Option<&str>, payload: &str) {
-        if self.items > 0 {
-            self.text.push(',');
+        let parts = [
+            if self.items == 0 { "{\"items\":[" } else { "," },
+            "{\"queue\":\"",
+            queue,
+            "\",\"partition\":\"",
+            lane,
+            if transaction_id.is_some() {
+                "\",\"transactionId\":\""
+            } else {
+                ""
+            },
+            transaction_id.unwrap_or_default(),
+            "\",\"payload\":",
+            payload,
+            "}",
+        ];
+        for part in parts {
+            self.text.push_str(part);
         }
         self.items += 1;
-        self.text.push_str("{\"queue\":\"");
-        self.text.push_str(queue);
-        self.text.push_str("\",\"partition\":\"");
-        self.text.push_str(lane);
-        if let Some(id) = transaction_id {
-            self.text.push_str("\",\"transactionId\":\"");
-            self.text.push_str(id);
-        }
-        self.text.push_str("\",\"payload\":");
-        self.text.push_str(payload);
-        self.text.push('}');
     }
 
     /// Items so far.
@@ -52,7 +48,8 @@ impl PushBody {
 
     /// The whole body.
     pub fn finish(mut self) -> String {
-        self.text.push_str("]}");
+        self.text
+            .push_str(if self.items == 0 { "{\"items\":[]}" } else { "]}" });
         self.text
     }
 }

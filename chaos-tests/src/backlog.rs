@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 
 use crate::peer::Peer;
-use crate::server::{Server, ServerOptions};
+use crate::server::{Server, ServerOptions, Settings};
 use crate::stats::{float, millis, say};
 
 use flow::{Flow, Traffic};
@@ -47,8 +47,8 @@ pub struct Options {
     pub binary: PathBuf,
     /// Factor on all counts of messages and lanes.
     pub scale: f64,
-    /// `wal_segments_max` times the segment size: allowed on top of twice the live data.
-    pub wal_pool_bytes: u64,
+    /// The broker's settings.
+    pub settings: Settings,
     /// Data and log go here; it must be empty.
     pub dir: PathBuf,
 }
@@ -66,13 +66,14 @@ impl Options {
 
 /// Runs all parts; true when every check passed.
 pub async fn run(options: &Options) -> anyhow::Result<bool> {
-    let server_options = ServerOptions::under(&options.dir, options.binary.clone())?;
+    let mut server_options = ServerOptions::under(&options.dir, options.binary.clone())?;
+    server_options.settings = options.settings;
     let server = Server::start(&server_options)?;
     let ledger = Arc::new(Ledger::default());
     let disk = DiskWatch::start(
         server_options.data.clone(),
         Arc::clone(&ledger),
-        options.wal_pool_bytes,
+        options.settings.wal_pool_bytes(),
     );
     let mut run = Run {
         options,
@@ -236,9 +237,10 @@ impl Run<'_> {
         }
     }
 
-    /// What is at rest must get within the bound and may take a moment for it.
+    /// What is at rest, its time of grace over, must get within the bound and may take a moment for it.
     async fn check_settled(&mut self, what: &str) {
         let started = Instant::now();
+        tokio::time::sleep(watch::GRACE).await;
         loop {
             let sample = self.disk.sample_now().await;
             let late = started.elapsed() > SETTLE_MAX;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::http::Call;
 use crate::recorder::{Counts, Recorder};
-use crate::server::{Server, ServerOptions};
+use crate::server::{Server, ServerOptions, Settings};
 use crate::stats::{median, millis, say};
 
 use client::{Attempt, Client, Phase, Shared};
@@ -47,6 +47,8 @@ const SETUP_CLIENT: u32 = 0;
 pub struct Options {
     /// The `laneway` binary.
     pub binary: PathBuf,
+    /// The broker's settings.
+    pub settings: Settings,
     /// Kills.
     pub rounds: u32,
     /// The load runs for up to so long before each kill.
@@ -134,7 +136,8 @@ struct Run {
 impl Run {
     /// Starts the broker and prepares queues and groups.
     async fn start(options: &Options) -> anyhow::Result<Self> {
-        let server_options = ServerOptions::under(&options.dir, options.binary.clone())?;
+        let mut server_options = ServerOptions::under(&options.dir, options.binary.clone())?;
+        server_options.settings = options.settings;
         let recorder = Recorder::create(&options.dir.join("history.jsonl"))?;
         recorder.note(format!("seed {}", options.seed));
         let mut server = Server::start(&server_options)?;

@@ -28,6 +28,9 @@ const SYNC_RATE_RUNS: u32 = 3;
 /// Length of one such sample.
 const SYNC_RATE_SPAN: Duration = Duration::from_secs(2);
 
+/// Length of the sample before each run: the disk of a shared machine is not the same from minute to minute.
+const RAW_BEFORE_RUN: Duration = Duration::from_secs(1);
+
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -115,6 +118,8 @@ struct Figures {
     rss_bytes: u64,
     syncs_per_second: f64,
     messages_per_sync: f64,
+    /// What the disk alone did a moment before.
+    raw_syncs_per_second: f64,
 }
 
 impl fmt::Display for Figures {
@@ -122,7 +127,7 @@ impl fmt::Display for Figures {
         write!(
             f,
             "{:>9.0} msg/s  p50 {:>7.2} ms  p99 {:>7.2} ms  server {:>6.2} CPU-s/M ({:.2} cores)  generator {:>6.2} \
-             CPU-s/M ({:.2} cores)  RSS {:>5} MiB  {:>6.0} syncs/s  {:>7.1} msg/sync",
+             CPU-s/M ({:.2} cores)  RSS {:>4} MiB  {:>5.0} syncs/s  {:>7.1} msg/sync  raw {:>6.0} syncs/s",
             self.messages_per_second,
             millis(self.p50),
             millis(self.p99),
@@ -132,7 +137,8 @@ impl fmt::Display for Figures {
             self.client_cores,
             self.rss_bytes >> 20,
             self.syncs_per_second,
-            self.messages_per_sync
+            self.messages_per_sync,
+            self.raw_syncs_per_second
         )
     }
 }
@@ -173,9 +179,14 @@ async fn run_workload(options: &Options, workload: &Workload, dir: &Path) -> any
     server.ready(READY_MAX).await?;
     let mut all = Vec::new();
     for run in 0..options.runs {
+        let raw_syncs_per_second = sync_rate(dir, RAW_BEFORE_RUN)?;
         let figures = one_run(options, workload, &server, run)
             .await
             .with_context(|| format!("run {run}"))?;
+        let figures = Figures {
+            raw_syncs_per_second,
+            ..figures
+        };
         say(format_args!("{:<15} run {run}: {figures}", workload.name));
         all.push(figures);
     }
@@ -200,6 +211,7 @@ fn median_figures(all: &[Figures]) -> Figures {
         rss_bytes: all.iter().map(|figures| figures.rss_bytes).max().unwrap_or(0),
         syncs_per_second: of(|figures| figures.syncs_per_second),
         messages_per_sync: of(|figures| figures.messages_per_sync),
+        raw_syncs_per_second: of(|figures| figures.raw_syncs_per_second),
     }
 }
 
@@ -295,6 +307,7 @@ fn figures(workload: &Workload, before: &Mark, after: &Mark, window: Duration, t
         rss_bytes: after.server.rss_bytes,
         syncs_per_second,
         messages_per_sync: rate / syncs_per_second,
+        raw_syncs_per_second: 0.0,
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use chaos_tests::server::Settings;
 use chaos_tests::stats::say;
 use chaos_tests::{backlog, kill9, load};
 use clap::{Args, Parser, Subcommand};
@@ -48,6 +49,23 @@ struct Common {
     keep: bool,
 }
 
+#[derive(Clone, Copy, Debug, Args)]
+struct StorageArgs {
+    /// Run the broker with tiny WAL segments, checkpoints every 300 ms and little memory for indexes.
+    #[arg(long)]
+    tight_storage: bool,
+}
+
+impl StorageArgs {
+    fn settings(self) -> Settings {
+        if self.tight_storage {
+            Settings::TightStorage
+        } else {
+            Settings::Default
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 struct Kill9Args {
     #[command(flatten)]
@@ -61,6 +79,8 @@ struct Kill9Args {
     /// Of the clients' choices and the moments of the kills [default: a random one, printed].
     #[arg(long)]
     seed: Option<u64>,
+    #[command(flatten)]
+    storage: StorageArgs,
 }
 
 #[derive(Debug, Args)]
@@ -70,9 +90,8 @@ struct BacklogArgs {
     /// Factor on all counts of messages and lanes.
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// WAL segments of 64 MiB that the broker may hold (`wal_segments_max`).
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
-    wal_segments: u64,
+    #[command(flatten)]
+    storage: StorageArgs,
 }
 
 #[derive(Debug, Args)]
@@ -129,13 +148,19 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
 fn run_kill9(args: Kill9Args) -> anyhow::Result<bool> {
     seconds(args.seconds_per_round)?;
     let seed = args.seed.unwrap_or_else(rand::random);
+    let (rounds, seconds) = (args.rounds, args.seconds_per_round);
+    let flag = if args.storage.tight_storage {
+        " --tight-storage"
+    } else {
+        ""
+    };
     say(format_args!(
-        "kill9 --rounds {} --seconds-per-round {} --seed {seed}",
-        args.rounds, args.seconds_per_round
+        "kill9 --rounds {rounds} --seconds-per-round {seconds} --seed {seed}{flag}"
     ));
     in_folder(&args.common, |dir, binary| {
         let options = kill9::Options {
             binary,
+            settings: args.storage.settings(),
             rounds: args.rounds,
             seconds_per_round: args.seconds_per_round,
             seed,
@@ -153,7 +178,7 @@ fn run_backlog(args: &BacklogArgs) -> anyhow::Result<bool> {
         let options = backlog::Options {
             binary,
             scale: args.scale,
-            wal_pool_bytes: args.wal_segments << 26,
+            settings: args.storage.settings(),
             dir: dir.to_owned(),
         };
         runtime(THREADS)?.block_on(backlog::run(&options))

@@ -1,6 +1,5 @@
 //! One `laneway` process: started, waited for, measured, killed. Only ever this process is ended, by its handle.
 
-use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -31,9 +30,39 @@ pub struct ServerOptions {
     pub log: PathBuf,
     /// Port on 127.0.0.1.
     pub port: u16,
-    /// Further arguments.
-    pub arguments: Vec<OsString>,
+    /// Which settings.
+    pub settings: Settings,
 }
+
+/// Settings of a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settings {
+    /// `laneway dev`: every default.
+    Default,
+    /// `laneway serve` with storage bounds so small that a few seconds of load recycle WAL segments, write and compact backlog
+    /// files, write dedup files and page payload locations out.
+    TightStorage,
+}
+
+impl Settings {
+    /// Bytes of WAL segments that the broker keeps: `wal_segments_max` times `wal_segment_bytes`.
+    pub fn wal_pool_bytes(self) -> u64 {
+        match self {
+            Self::Default => 8 << 26,
+            Self::TightStorage => 3 << 20,
+        }
+    }
+}
+
+/// Storage bounds of [`Settings::TightStorage`].
+const TIGHT_STORAGE: &str = "[storage]
+wal_segment_bytes = 1048576
+wal_segments_max = 3
+tail_cache_bytes = 262144
+checkpoint_ms_max = 300
+runs_in_memory_max = 100
+dedup_rows_in_memory_max = 5000
+";
 
 impl ServerOptions {
     /// A broker with data and log under `dir`, on a free port.
@@ -44,8 +73,23 @@ impl ServerOptions {
             data,
             log,
             port: free_port()?,
-            arguments: Vec::new(),
+            settings: Settings::Default,
         })
+    }
+
+    /// Writes the two configuration files beside the data; gives the node's.
+    fn write_config(&self) -> anyhow::Result<PathBuf> {
+        let node = self.data.with_extension("toml");
+        let cluster = self.data.with_extension("cluster.toml");
+        std::fs::write(&cluster, "name = \"chaos\"\npartitions = 4\n")?;
+        let data = self.data.display();
+        let listen = self.authority();
+        let text = format!(
+            "cluster_file = {:?}\nlisten = {listen:?}\ndata_dir = \"{data}\"\n{TIGHT_STORAGE}",
+            cluster.display().to_string()
+        );
+        std::fs::write(&node, text)?;
+        Ok(node)
     }
 
     /// `host:port`.
@@ -79,13 +123,17 @@ impl Server {
     pub fn start(options: &ServerOptions) -> anyhow::Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(&options.log)?;
         let started = Instant::now();
-        let child = Command::new(&options.binary)
-            .arg("dev")
-            .arg("--data")
-            .arg(&options.data)
-            .arg("--listen")
-            .arg(&*options.authority())
-            .args(&options.arguments)
+        let mut command = Command::new(&options.binary);
+        match options.settings {
+            Settings::Default => command
+                .arg("dev")
+                .arg("--data")
+                .arg(&options.data)
+                .arg("--listen")
+                .arg(&*options.authority()),
+            Settings::TightStorage => command.arg("serve").arg("--config").arg(options.write_config()?),
+        };
+        let child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -23,7 +23,7 @@ pub(super) const ID_BYTES: u64 = 36;
 const DEDUP_ROW_BYTES: u64 = 32;
 
 /// Data counts as live so long after it was settled: a second of retention, then a pass of the maintenance.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// Between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);

@@ -77,6 +77,18 @@ pub(super) struct Sent {
     pub(super) result: Result<Bytes, Failure>,
 }
 
+impl Sent {
+    /// A call over several parts that was refused as a whole may have carried out some of them.
+    pub(super) fn over(mut self, parts: usize) -> Self {
+        if parts > 1
+            && let Err(Failure::Refused(why)) = self.result
+        {
+            self.result = Err(Failure::Unknown(why));
+        }
+        self
+    }
+}
+
 /// Why a 2xx answer is no success for one operation.
 #[derive(Clone, Debug)]
 pub(super) enum NoReply {

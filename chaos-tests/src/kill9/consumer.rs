@@ -64,7 +64,14 @@ struct Handling<'a> {
 impl Handling<'_> {
     async fn run(mut self) {
         let lanes = std::mem::take(&mut self.claim.lanes);
-        match self.client.rng.random_range(0..100) {
+        let poisoned = lanes
+            .iter()
+            .any(|lane| lane.messages.iter().any(|message| message.poison));
+        let choice = match self.group.fails && poisoned && self.client.chance(85) {
+            true => 0,
+            false => self.client.rng.random_range(0..100),
+        };
+        match choice {
             0..45 => {
                 let targets: Vec<_> = lanes.iter().map(|lane| self.verdict(lane)).collect();
                 self.ack(&targets).await;

@@ -76,7 +76,8 @@ impl Client {
         let count = body.items();
         let sent = self
             .send(Method::POST, "/api/v1/push", body.finish().into(), request_id, 0)
-            .await;
+            .await
+            .over(lanes.len());
         let mut pushed = match &sent.result {
             Ok(answer) => self.read_pushed(answer, count),
             Err(_) => Ok(Vec::new()),
@@ -157,7 +158,10 @@ impl Client {
     ) -> Attempt<Vec<AckedItem>> {
         let count = targets.iter().map(|target| target.items.len()).sum();
         let (path, body) = ack_request(group, targets, count == 1 && self.chance(50));
-        let sent = self.send(Method::POST, path, body.into(), request_id, 0).await;
+        let sent = self
+            .send(Method::POST, path, body.into(), request_id, 0)
+            .await
+            .over(targets.len());
         let acked = match &sent.result {
             Ok(answer) => self.read_acked(answer, count),
             Err(_) => Ok(Vec::new()),
