@@ -24,7 +24,7 @@ pub enum RowKey {
     Queue(QueueId),
     /// A group of a live queue: groups of a queue are numbered from 0 in order of registration.
     Group(QueueId, u32),
-    /// A deleted queue.
+    /// A deleted queue whose lanes await their sweep.
     Tombstone(QueueId),
     /// A lane, also one of a deleted queue that awaits its sweep.
     Lane(LaneId),
@@ -93,7 +93,7 @@ pub struct SlotRow {
     pub lane_next: u32,
 }
 
-/// What is left of a deleted queue.
+/// What is left of a deleted queue, besides its lanes and their dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TombstoneRow {
     /// The catalog change that deleted it.

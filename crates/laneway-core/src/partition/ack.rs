@@ -1,8 +1,10 @@
 //! Acks: cursor arithmetic, the retry budget, and what ends a lease.
 //!
-//! An item is looked up among the messages that the cursor has not passed and retention has not deleted, so a deleted
-//! message is unresolvable and [`AckedItem::DeadLetterRejected`] is never given: nothing below the head is ever filed.
-//! Source: wire contract §2.3.1, with §5's choice that only the head message is filed.
+//! An item is looked up among the messages that the cursor has not passed and retention has not deleted. One that
+//! retention has taken out of a leased batch is unresolvable and the rest of the target goes on, but for one case: the
+//! lowest signal is on it and asks to file it. Its payload is gone, so nothing moves, the lease stays, and all items are
+//! answered [`AckedItem::DeadLetterRejected`]: passing over it would lose a message that somebody wanted kept.
+//! Source: wire contract §2.3.1, with §5's choices that only the head message is filed, and what a lost one is answered.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -23,10 +25,21 @@ const REASON_DEFAULT: &str = "Retries exhausted";
 enum Found {
     /// In the window.
     At(Offset),
-    /// Before it.
+    /// In the leased batch, but deleted by retention.
+    Deleted(Offset),
+    /// Before the window.
     Before,
     /// Nowhere, or beyond it.
     Nowhere,
+}
+
+impl Found {
+    fn in_window(self) -> Option<Offset> {
+        match self {
+            Self::At(offset) => Some(offset),
+            Self::Deleted(_) | Self::Before | Self::Nowhere => None,
+        }
+    }
 }
 
 /// The lowest failed, retry or dead-letter item of a target.
@@ -76,7 +89,12 @@ impl PartitionMachine {
             return kept.map_or_else(|| all(ack, AckedItem::LeaseInvalid), Outcome::reply);
         }
         let window = state.cursor.max(lane.head)..lease.map_or(lane.tail, |lease| lease.batch_end);
-        let found: Vec<Found> = ack.items.iter().map(|item| find(item, &window)).collect();
+        let deleted = lease.map(|lease| state.cursor..lane.head.min(lease.batch_end));
+        let find = |item| find(item, &window, deleted.as_ref());
+        let found: Vec<Found> = ack.items.iter().map(find).collect();
+        if self.asks_for_the_lost(ack, &found, state.retries_used) {
+            return all(ack, AckedItem::DeadLetterRejected);
+        }
         let verdict = match lease {
             Some(lease) => self.judge(&ack.items, &found, state.cursor, state.retries_used, lease, ack),
             None => prefix(&ack.items, &found, state.cursor, None),
@@ -102,6 +120,26 @@ impl PartitionMachine {
         }
     }
 
+    /// Whether the lowest signal wants a message filed that retention has deleted under the lease.
+    fn asks_for_the_lost(&self, ack: &Ack, found: &[Found], retries_used: u32) -> bool {
+        let any_place = |found: Found| match found {
+            Found::At(offset) | Found::Deleted(offset) => Some(offset),
+            Found::Before | Found::Nowhere => None,
+        };
+        let Some(signal) = head_signal(&ack.items, found, any_place) else {
+            return false;
+        };
+        if !matches!(found[signal.item], Found::Deleted(_)) {
+            return false;
+        }
+        let settings = &self.tables.queues[&self.tables.lanes[&ack.lane].queue].settings;
+        match signal.status {
+            AckStatus::Completed | AckStatus::Retry => false,
+            AckStatus::Failed => retries_used >= settings.retry_limit && settings.keeps_dead_letters(),
+            AckStatus::DeadLetter => true,
+        }
+    }
+
     /// The table of the contract's step 5.
     fn judge(
         &self,
@@ -112,7 +150,7 @@ impl PartitionMachine {
         lease: Lease,
         ack: &Ack,
     ) -> Verdict {
-        let Some(signal) = head_signal(items, found) else {
+        let Some(signal) = head_signal(items, found, Found::in_window) else {
             let mut verdict = prefix(items, found, cursor, None);
             if verdict.cursor >= lease.batch_end {
                 verdict.ends_lease = true;
@@ -193,25 +231,31 @@ fn all(ack: &Ack, item: AckedItem) -> Outcome {
     }))
 }
 
-fn find(item: &AckItem, window: &Range<Offset>) -> Found {
-    let inside = item
-        .candidates
-        .iter()
-        .copied()
-        .filter(|offset| window.contains(offset))
-        .min();
-    match inside {
-        Some(offset) => Found::At(offset),
-        None if item.candidates.iter().any(|offset| *offset < window.start) => Found::Before,
-        None => Found::Nowhere,
+fn find(item: &AckItem, window: &Range<Offset>, deleted: Option<&Range<Offset>>) -> Found {
+    let lowest_in = |range: &Range<Offset>| {
+        let inside = item.candidates.iter().filter(|offset| range.contains(offset));
+        inside.min().copied()
+    };
+    if let Some(offset) = lowest_in(window) {
+        Found::At(offset)
+    } else if let Some(offset) = deleted.and_then(lowest_in) {
+        Found::Deleted(offset)
+    } else if item.candidates.iter().any(|offset| *offset < window.start) {
+        Found::Before
+    } else {
+        Found::Nowhere
     }
 }
 
-/// At equal offsets dead-letter beats failed beats retry.
-fn head_signal(items: &[AckItem], found: &[Found]) -> Option<Signal> {
+/// Of the items that have a `place`. At equal offsets dead-letter beats failed beats retry.
+fn head_signal(
+    items: &[AckItem],
+    found: &[Found],
+    place: impl Fn(Found) -> Option<Offset>,
+) -> Option<Signal> {
     let mut head: Option<Signal> = None;
     for (item, (ack, found)) in items.iter().zip(found).enumerate() {
-        let Found::At(offset) = *found else { continue };
+        let Some(offset) = place(*found) else { continue };
         let status = ack.status;
         let is_lower =
             head.is_none_or(|head| (offset, Reverse(status)) < (head.offset, Reverse(head.status)));
@@ -226,7 +270,7 @@ fn head_signal(items: &[AckItem], found: &[Found]) -> Option<Signal> {
 fn prefix(items: &[AckItem], found: &[Found], cursor: Offset, end: Option<Offset>) -> Verdict {
     let mut done_to = cursor;
     for (item, found) in items.iter().zip(found) {
-        let Found::At(offset) = *found else { continue };
+        let Some(offset) = found.in_window() else { continue };
         if item.status == AckStatus::Completed && end.is_none_or(|end| offset < end) {
             done_to = done_to.max(offset.plus(1));
         }
@@ -243,8 +287,8 @@ fn answer(status: AckStatus, found: Found, filed: bool) -> AckedItem {
     match (found, status) {
         (Found::At(_), AckStatus::Failed | AckStatus::DeadLetter) if filed => AckedItem::DeadLettered,
         (Found::At(_), _) => AckedItem::Done,
-        (Found::Before, AckStatus::Completed) => AckedItem::Noop,
-        (Found::Before | Found::Nowhere, _) => AckedItem::Unresolvable,
+        (Found::Deleted(_) | Found::Before, AckStatus::Completed) => AckedItem::Noop,
+        (Found::Deleted(_) | Found::Before | Found::Nowhere, _) => AckedItem::Unresolvable,
     }
 }
 

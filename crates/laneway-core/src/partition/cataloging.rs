@@ -1,4 +1,10 @@
 //! Catalog changes as each partition takes them, in the catalog's order.
+//!
+//! A row may also ride on a push, and come late: after its queue was deleted. It is known for what it is without a memory
+//! of deleted queues. A partition at catalog version V has the row of every live queue that has not changed since V, so an
+//! unknown queue whose row has a version up to V is deleted, or that row is outdated; and the row of a deleted queue is
+//! older than its deletion. So a tombstone stands only while rows await their sweep. (The version of the *row* counts, not
+//! the queue's id: of an old queue that changed lately a partition may learn late.)
 
 use std::collections::BTreeMap;
 
@@ -14,17 +20,19 @@ use crate::settings::{GroupStart, QueueRow};
 impl PartitionMachine {
     pub(super) fn put_queue(&mut self, put: &PutQueue) -> Outcome {
         let mut outcome = Outcome::reply(Reply::CatalogTaken);
+        let seen = self.catalog_version();
         if self.advance(put.version) {
-            self.take_row(&put.row, &mut outcome.effects);
+            self.take_row(&put.row, seen, &mut outcome.effects);
         }
         outcome
     }
 
-    /// Takes a queue's row if it is newer than the one here and the queue is not deleted.
-    pub(super) fn take_row(&mut self, row: &QueueRow, effects: &mut Vec<Effect>) {
+    /// Takes a queue's row if it is newer than the one here, or, of an unknown queue, than the catalog changes `seen`.
+    pub(super) fn take_row(&mut self, row: &QueueRow, seen: CatalogVersion, effects: &mut Vec<Effect>) {
         let id = row.id;
         let old = self.tables.queues.get(&id);
-        if self.tables.tombstones.contains_key(&id) || old.is_some_and(|old| old.version >= row.version) {
+        let newest_here = old.map_or(seen, |old| old.version);
+        if self.tables.tombstones.contains_key(&id) || newest_here >= row.version {
             return;
         }
         let old_holds = old.map(|old| Holds::of(&old.settings));
@@ -57,21 +65,15 @@ impl PartitionMachine {
             return outcome;
         }
         let id = delete.queue;
-        if !self.tables.tombstones.contains_key(&id) {
-            self.touch(RowKey::Tombstone(id));
-            self.tables.tombstones.insert(
-                id,
-                TombstoneRow {
-                    version: delete.version,
-                },
-            );
-        }
         if let Some(index) = self.index.queues.remove(&id) {
             self.remove_row(RowKey::Queue(id));
             for number in index.order.iter() {
                 self.remove_row(RowKey::Group(id, number.0));
             }
             if !index.is_swept() {
+                let version = delete.version;
+                self.touch(RowKey::Tombstone(id));
+                self.tables.tombstones.insert(id, TombstoneRow { version });
                 self.index.dead.insert(id, index);
             }
         }
@@ -81,10 +83,11 @@ impl PartitionMachine {
 
     pub(super) fn register_group(&mut self, register: &RegisterGroup) -> Outcome {
         let mut outcome = Outcome::reply(Reply::CatalogTaken);
+        let seen = self.catalog_version();
         if !self.advance(register.group.version) {
             return outcome;
         }
-        self.take_row(&register.queue, &mut outcome.effects);
+        self.take_row(&register.queue, seen, &mut outcome.effects);
         let id = register.queue.id;
         let Some(index) = self.index.queues.get_mut(&id) else {
             return outcome;

@@ -14,7 +14,7 @@ impl PartitionMachine {
         self.answered(push.request.as_ref(), |machine| {
             let mut effects = Vec::new();
             if let Some(rider) = &push.rider {
-                machine.take_row(rider, &mut effects);
+                machine.take_row(rider, machine.catalog_version(), &mut effects);
             }
             let mut changes = Vec::new();
             let reply = match machine.push_checked(push, &mut changes, &mut effects) {

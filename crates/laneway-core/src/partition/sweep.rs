@@ -3,7 +3,7 @@
 use super::PartitionMachine;
 use super::index::{GroupNumber, name_hash};
 use crate::command::Sweep;
-use crate::ids::{DeadLetterId, LaneId, Offset};
+use crate::ids::{DeadLetterId, LaneId, Offset, QueueId};
 use crate::reply::{Outcome, Reply, StoreChange};
 use crate::rows::RowKey;
 
@@ -28,7 +28,7 @@ impl PartitionMachine {
                 break;
             };
             let Some(&lane) = lane else {
-                self.index.dead.remove(&queue);
+                self.bury(queue);
                 continue;
             };
             left -= 1;
@@ -42,7 +42,7 @@ impl PartitionMachine {
                 changes.push(StoreChange::LaneDropped { lane });
             }
             if self.index.dead[&queue].is_swept() {
-                self.index.dead.remove(&queue);
+                self.bury(queue);
             }
         }
         let reply = Reply::Swept {
@@ -53,6 +53,12 @@ impl PartitionMachine {
             changes,
             effects: Vec::new(),
         }
+    }
+
+    /// Forgets a deleted queue that has no rows left.
+    fn bury(&mut self, queue: QueueId) {
+        self.index.dead.remove(&queue);
+        self.remove_row(RowKey::Tombstone(queue));
     }
 
     fn drop_lane(&mut self, id: LaneId) {

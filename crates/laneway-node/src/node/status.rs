@@ -1,0 +1,188 @@
+//! What a node tells of itself.
+
+use std::sync::atomic::Ordering;
+
+use laneway_core::ids::PartitionId;
+
+use super::Node;
+use crate::api::{GroupDigest, GroupStatus, Metrics, NodeStatus, Readiness, RequestError, StorageStatus};
+use crate::identity::Identity;
+use crate::partition::PartitionHandle;
+use crate::process;
+
+impl Node {
+    /// Whether it serves all partitions, and what it lacks.
+    pub fn readiness(&self) -> Readiness {
+        let mut reasons = Vec::new();
+        if !self.inner.catalog.serving.load(Ordering::Acquire) {
+            reasons.push(match self.inner.catalog.stopped() {
+                Some(why) => format!("catalog is stopped: {why}"),
+                None => "catalog has no leader".to_owned(),
+            });
+        }
+        for partition in &self.inner.partitions {
+            if !partition.serving.load(Ordering::Acquire) {
+                reasons.push(match partition.stopped() {
+                    Some(why) => format!("partition {} is stopped: {why}", partition.id),
+                    None => format!("partition {} has no leader", partition.id),
+                });
+            }
+        }
+        Readiness {
+            ready: reasons.is_empty(),
+            reasons,
+        }
+    }
+
+    /// The node for people and tools.
+    pub async fn status(&self) -> NodeStatus {
+        let inner = &self.inner;
+        let mut groups = vec![self.catalog_status()];
+        groups.extend(
+            inner
+                .partitions
+                .iter()
+                .map(|partition| partition_status(partition)),
+        );
+        NodeStatus {
+            version: env!("CARGO_PKG_VERSION"),
+            cluster_id: format!("{:016x}", inner.identity.cluster_id),
+            node: inner.identity.node,
+            uptime: inner.started.elapsed(),
+            data_dir: inner.data_dir.display().to_string(),
+            disk_free_bytes: inner.disk.free_bytes(),
+            disk_low: inner.disk.is_low(),
+            groups,
+            storage: self.storage_status(),
+            parked_pops: inner.parking.parked(),
+        }
+    }
+
+    fn catalog_status(&self) -> GroupStatus {
+        let catalog = &self.inner.catalog;
+        let checkpoint = catalog.checkpoint_index.load(Ordering::Acquire);
+        let leads = catalog.serving.load(Ordering::Acquire);
+        group_status(
+            PartitionId::CATALOG,
+            catalog.group(),
+            leads,
+            checkpoint,
+            catalog.stopped(),
+        )
+    }
+
+    fn storage_status(&self) -> StorageStatus {
+        let inner = &self.inner;
+        let wal = inner.wal.stats();
+        let mut status = StorageStatus {
+            wal_bytes: inner
+                .wal
+                .segments()
+                .iter()
+                .map(|segment| segment.file_bytes)
+                .sum(),
+            checkpoint_bytes: inner.checkpoint_bytes.load(Ordering::Relaxed),
+            wal_syncs: wal.fsyncs,
+            ..StorageStatus::default()
+        };
+        for stores in inner
+            .partitions
+            .iter()
+            .filter_map(|partition| partition.stores().ok())
+        {
+            let payloads = stores.payloads.stats();
+            status.backlog_bytes += payloads.backlog_bytes;
+            status.backlog_live_bytes += payloads.backlog_live_bytes;
+            status.dedup_bytes += stores.dedup.stats().file_bytes;
+        }
+        status
+    }
+
+    /// Digest of every group's state at its applied index.
+    pub async fn digests(&self) -> Result<Vec<GroupDigest>, RequestError> {
+        let catalog = {
+            let applied_index = self.inner.catalog.applied_index.load(Ordering::Acquire);
+            let digest = self.inner.catalog.machine().digest();
+            GroupDigest {
+                partition: PartitionId::CATALOG,
+                applied_index,
+                digest,
+            }
+        };
+        let mut digests = vec![catalog];
+        for partition in &self.inner.partitions {
+            let digest = partition.look(|running| GroupDigest {
+                partition: running.id,
+                applied_index: running.applied.map_or(0, |applied| applied.index),
+                digest: running.machine.digest(),
+            });
+            digests.push(digest.await?);
+        }
+        Ok(digests)
+    }
+
+    /// Figures for monitoring. What a partition without a leader knows is left out.
+    pub async fn metrics(&self) -> Metrics {
+        let inner = &self.inner;
+        let mut metrics = Metrics {
+            duplicates: inner.counters.duplicates.load(Ordering::Relaxed),
+            commit_seconds: inner.counters.commit_seconds.read(),
+            sync_seconds: process::wal_histogram(&inner.wal.stats()),
+            memory_bytes: process::memory_bytes(),
+            cpu_seconds: process::cpu_seconds(),
+            ..Metrics::default()
+        };
+        for partition in &inner.partitions {
+            if let Ok(totals) = partition.look(|running| running.machine.totals()).await {
+                metrics.pushed += totals.pushed;
+                metrics.delivered += totals.delivered;
+                metrics.settled += totals.settled;
+                metrics.dead_lettered += totals.dead_lettered;
+                metrics.expired_leases += totals.expired_leases;
+            }
+        }
+        metrics.queues = self.queue_gauges().await.unwrap_or_default();
+        metrics
+    }
+}
+fn partition_status(partition: &PartitionHandle) -> GroupStatus {
+    let checkpoint = partition.checkpoint_index.load(Ordering::Acquire);
+    let leads = partition.serving.load(Ordering::Acquire);
+    group_status(
+        partition.id,
+        partition.group(),
+        leads,
+        checkpoint,
+        partition.stopped(),
+    )
+}
+
+fn group_status(
+    partition: PartitionId,
+    group: Option<laneway_raft::Group>,
+    leads: bool,
+    checkpoint_index: u64,
+    stopped: Option<String>,
+) -> GroupStatus {
+    let metrics = group.map(|group| group.metrics());
+    GroupStatus {
+        partition,
+        term: metrics.as_ref().map_or(0, |metrics| metrics.term),
+        leader: metrics
+            .as_ref()
+            .and_then(|metrics| metrics.leader)
+            .map(Identity::node_of),
+        leads,
+        last_index: metrics
+            .as_ref()
+            .and_then(|metrics| metrics.last_index)
+            .unwrap_or(0),
+        commit_index: metrics
+            .as_ref()
+            .and_then(|metrics| metrics.committed)
+            .unwrap_or(0),
+        applied_index: metrics.as_ref().and_then(|metrics| metrics.applied).unwrap_or(0),
+        checkpoint_index,
+        stopped,
+    }
+}
