@@ -1,12 +1,13 @@
 //! A node from start to stop: port, data, HTTP, signals.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use laneway_node::Node;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -32,17 +33,26 @@ pub fn run(config: Config) -> Result<()> {
 async fn serve(config: Config) -> Result<()> {
     let Config {
         listen,
-        node: options,
+        node: mut options,
         http,
     } = config;
-    info!(version = env!("CARGO_PKG_VERSION"), data_dir = %options.data_dir.display(), "laneway starts");
+    options.data_dir = absolute(&options.data_dir);
+    // Before anything can refuse to start, so that a report of a refusal has the version.
+    info!(version = env!("CARGO_PKG_VERSION"), data_dir = %options.data_dir.display(), "starting");
+    // Before anybody may send one: until then it would end the process without a word.
+    let mut signals = Signals::watch()?;
     // The port comes first: when it is taken nothing on disk is touched.
     let listener = bind(listen).await?;
     let address = listener.local_addr().context("the listener has no address")?;
-    let (node, recovered) = Node::start(options)
-        .await
-        .map_err(|refusal| anyhow!("{refusal}"))?;
-    info!(%recovered, "recovered");
+    let (node, recovered) = tokio::select! {
+        started = Node::start(options) => started.map_err(|refusal| anyhow!("{refusal}"))?,
+        signal = signals.next() => {
+            // Nobody was served yet; what the start was doing is as safe as at a crash.
+            info!(signal, "stopped while starting");
+            return Ok(());
+        }
+    };
+    info!(found = %recovered, "recovered");
     let (stop, stopped) = oneshot::channel();
     let serving = tokio::spawn(laneway_http::serve(listener, node.clone(), http, async move {
         // A sender that is gone means stop, too.
@@ -50,8 +60,8 @@ async fn serve(config: Config) -> Result<()> {
     }));
     info!(%address, "listening");
     let failure = tokio::select! {
-        signal = wait_for_signal() => {
-            info!(signal = signal?, "stopping");
+        signal = signals.next() => {
+            info!(signal, "stopping");
             None
         }
         failure = wait_for_failure(&node) => Some(failure),
@@ -69,6 +79,24 @@ async fn serve(config: Config) -> Result<()> {
     Ok(())
 }
 
+/// Where a path leads, from the root and without detours. What is not there yet keeps the name that it was given.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    let Ok(full) = std::path::absolute(path) else {
+        return path.to_path_buf();
+    };
+    let real = |ancestor: &Path| {
+        let rest = full.strip_prefix(ancestor).ok()?;
+        // Joining an empty rest would add a slash.
+        let real = ancestor.canonicalize().ok()?;
+        Some(if rest.as_os_str().is_empty() {
+            real
+        } else {
+            real.join(rest)
+        })
+    };
+    full.ancestors().find_map(real).unwrap_or_else(|| full.clone())
+}
+
 async fn bind(listen: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(listen)
         .await
@@ -80,13 +108,27 @@ async fn bind(listen: SocketAddr) -> Result<TcpListener> {
         })
 }
 
-async fn wait_for_signal() -> Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
-    Ok(tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    })
+/// The signals that ask for a stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// From now on they are kept for [`Signals::next`] instead of ending the process.
+    fn watch() -> Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot watch SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot watch SIGINT")?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }
 
 /// Resolves when the node's log has failed, with the reason: nothing works from then on.
