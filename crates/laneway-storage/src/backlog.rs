@@ -167,6 +167,33 @@ impl BacklogFile {
         Block::decode(raw).map_err(|_| FileError::damaged(&self.path, at, "a block is malformed"))
     }
 
+    /// Checks the block or index section at `at` (0: the first), which all have the same frame. Returns where the next
+    /// one is, or `None` behind the last.
+    pub(crate) fn check_section(&self, at: u64) -> Result<Option<u64>, FileError> {
+        let at = if at == 0 { self.blocks_at } else { at };
+        let footer_at = self.bytes - FOOTER_BYTES;
+        if at == footer_at {
+            return Ok(None);
+        }
+        let end = if at < self.index_at {
+            self.index_at
+        } else {
+            footer_at
+        };
+        let damaged = |what| FileError::damaged(&self.path, at, what);
+        let header = sealed::read_within(&*self.file, &self.path, end, at, SECTION_HEADER_BYTES)?;
+        let mut cursor = Cursor::new(&header);
+        let body_bytes = cursor.u32().and_then(|_| cursor.u32());
+        let body_bytes = body_bytes.map_err(|_| damaged("a section is too short"))?;
+        let bytes = u64::from(body_bytes) + SECTION_HEADER_BYTES;
+        let next = at
+            .checked_add(bytes)
+            .filter(|next| *next <= end)
+            .ok_or_else(|| damaged("a section is longer than its part of the file"))?;
+        self.section(at, bytes, "a section's checksum does not match")?;
+        Ok(Some(next))
+    }
+
     /// The body of a section whose whole length is known.
     fn section(&self, at: u64, bytes: u64, mismatch: &'static str) -> Result<Bytes, FileError> {
         let raw = sealed::read_within(&*self.file, &self.path, self.bytes, at, bytes)?;

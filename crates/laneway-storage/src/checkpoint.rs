@@ -27,8 +27,7 @@ use crate::wal::LogPosition;
 
 use file::{CHECKPOINT_ENDING, FileKind, FileReader, FileWriter};
 pub use file::{CheckpointFileName, check_checkpoint_bytes};
-use manifest::MANIFEST_NAME;
-pub use manifest::{Manifest, check_manifest_bytes};
+pub use manifest::{MANIFEST_NAME, Manifest, check_manifest_bytes};
 
 /// Deltas after which a checkpoint is written whole.
 pub const DELTAS_MAX: usize = 8;

@@ -4,6 +4,7 @@
 //! to the input. Numbers in here are persisted and never reused.
 
 mod catalog;
+mod checksum;
 mod entry;
 mod frame;
 
@@ -11,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use catalog::{decode_catalog_entry, encode_catalog_entry};
+pub use checksum::checksum;
 pub use entry::{ENTRY_HEADER_BYTES, Origin, decode_entry, encode_entry};
 pub use frame::{
     FRAME_HEADER_BYTES, Frame, FrameIter, FrameText, TRANSACTION_ID_BYTES_MAX, frames, push_frame,

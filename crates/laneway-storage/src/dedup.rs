@@ -24,6 +24,7 @@ use laneway_core::ids::{Offset, QueueId};
 use laneway_core::time::WallTime;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::damage::{Damage, DamagedFile, ScrubCursor};
 use crate::sealed::{self, FileError, number_of};
 use crate::vfs::Vfs;
 
@@ -102,6 +103,7 @@ struct Shared {
     state: RwLock<State>,
     /// Number of the next file. Held while files are written.
     next_file: Mutex<u64>,
+    damage: Damage,
 }
 
 #[derive(Debug, Default)]
@@ -156,6 +158,7 @@ impl DedupStore {
             options,
             state: RwLock::new(state),
             next_file: Mutex::new(next),
+            damage: Damage::default(),
         };
         let store = Self {
             shared: Arc::new(shared),
@@ -202,10 +205,8 @@ impl DedupStore {
             (newest, files.cloned().collect::<Vec<_>>())
         };
         for file in files {
-            newest = newest
-                .into_iter()
-                .chain(file.get(key)?)
-                .max_by_key(|(_, wall)| *wall);
+            let found = file.get(key).map_err(|error| self.noted(error))?;
+            newest = newest.into_iter().chain(found).max_by_key(|(_, wall)| *wall);
         }
         Ok(newest.filter(|(_, wall)| *wall >= not_before))
     }
@@ -251,7 +252,10 @@ impl DedupStore {
                 .retain(|rows| !frozen.rows.iter().any(|written| Arc::ptr_eq(written, rows)));
         }
         self.drop_expired();
-        self.merge(&mut next_file)?;
+        self.merge(&mut next_file).map_err(|error| match error {
+            DedupError::File(error) => DedupError::File(self.noted(error)),
+            missing @ DedupError::Missing(_) => missing,
+        })?;
         Ok(self.read_state().files.iter().map(|file| file.name).collect())
     }
 
@@ -315,10 +319,56 @@ impl DedupStore {
                 continue;
             };
             if !listed.contains(&number) && !used.contains(&number) {
-                sealed::remove(&*shared.vfs, &shared.dir.join(&name))?;
+                let path = shared.dir.join(&name);
+                sealed::remove(&*shared.vfs, &path)?;
+                shared.damage.gone(&path);
             }
         }
         Ok(())
+    }
+
+    /// Starts a scrub of the files in use now.
+    pub fn begin_scrub(&self) -> ScrubCursor {
+        ScrubCursor::new(self.read_state().files.iter().map(|file| file.name.0).collect())
+    }
+
+    /// Checks the next pages, about `bytes_max` bytes of them (at least one). Returns the bytes read.
+    ///
+    /// Damage is told by [`DedupStore::damaged`]; the scrub goes on with the next file. Blocks on the disk, but keeps
+    /// nobody waiting. Indexes and filters were checked when the files were opened, and are in memory.
+    pub fn scrub(&self, cursor: &mut ScrubCursor, bytes_max: u64) -> u64 {
+        let mut read = 0;
+        while let Some(&number) = cursor.files.last()
+            && read < bytes_max
+        {
+            let file = {
+                let state = self.read_state();
+                state.files.iter().find(|file| file.name.0 == number).cloned()
+            };
+            let page = usize::try_from(cursor.at).unwrap_or(usize::MAX);
+            let Some(file) = file.filter(|file| page < file.pages()) else {
+                cursor.next_file();
+                continue;
+            };
+            cursor.at += 1;
+            read += file::PAGE_BYTES;
+            if let Err(error) = file.page(page) {
+                self.shared.damage.found(file.path(), &error);
+                cursor.next_file();
+            }
+        }
+        read
+    }
+
+    /// Files that were found damaged and are still needed. Rows elsewhere are found as before.
+    pub fn damaged(&self) -> Vec<DamagedFile> {
+        self.shared.damage.list()
+    }
+
+    /// Remembers which file an error is of.
+    fn noted(&self, error: FileError) -> FileError {
+        self.shared.damage.found_in(&error);
+        error
     }
 
     /// What the store holds.

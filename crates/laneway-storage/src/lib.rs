@@ -13,6 +13,7 @@
 mod backlog;
 pub mod checkpoint;
 pub mod codec;
+mod damage;
 pub mod dedup;
 pub mod failpoint;
 pub mod payload;
@@ -22,4 +23,5 @@ pub mod vfs;
 pub mod wal;
 
 pub use backlog::check_backlog_bytes;
+pub use damage::{DamagedFile, ScrubCursor};
 pub use sealed::FileError;

@@ -23,6 +23,7 @@ mod measure;
 mod read;
 mod restore;
 mod runs;
+mod scrub;
 mod spill;
 
 use std::collections::BTreeSet;
@@ -36,6 +37,7 @@ use laneway_core::ids::{LaneId, Offset, PartitionId};
 use laneway_core::time::WallTime;
 
 use crate::backlog::{BACKLOG_ENDING, BacklogFile};
+use crate::damage::Damage;
 use crate::rows::{RowStore, RowStoreError};
 use crate::sealed::{self, FileError, number_of};
 use crate::vfs::Vfs;
@@ -192,6 +194,7 @@ struct Shared {
     /// Generation of the row store in which this partition's rows were written.
     rows_generation: AtomicU64,
     open_files: OpenFiles,
+    damage: Damage,
 }
 
 /// What only the maintenance thread needs. Its lock is taken before the index's, never after.
@@ -250,6 +253,7 @@ impl PayloadStore {
             index: Mutex::new(index),
             maintenance: Mutex::new(maintenance),
             open_files: OpenFiles::default(),
+            damage: Damage::default(),
         };
         Ok(Self {
             shared: Arc::new(shared),

@@ -6,7 +6,8 @@
 //!
 //! Segments are prefilled files of one size, recycled through a pool. Each begins with the small facts of every
 //! partition (vote, committed position, purge position, last index), so that a segment holds the only copy of nothing but
-//! entries, and can go once those are purged and their payloads are elsewhere.
+//! entries, and can go once those are purged and their payloads are elsewhere. A small file names the newest segment, so
+//! that a start notices when files are gone from the end of the log.
 //!
 //! The view that readers get runs ahead of the disk: a queued entry can be read at once.
 
@@ -15,6 +16,7 @@ mod error;
 mod format;
 mod fuzz;
 mod log;
+mod newest;
 mod pool;
 mod queue;
 mod reader;
@@ -27,6 +29,7 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -340,8 +343,11 @@ impl Wal {
         self.handle.shared.log_read().locate(partition, index)
     }
 
-    /// Bytes of a segment: a slice of a cached body, without a copy, or a read from disk (blocks; not checked against
-    /// the record's CRC, which covers whole bodies).
+    /// Bytes of a segment: a slice of a cached body, without a copy, or a read from disk (blocks).
+    ///
+    /// A record's CRC covers its whole body, so a read from disk is checked if the body is at most 64 KiB or not much
+    /// longer than what is wanted. Else the caller must do with what the bytes say of themselves, and whoever copies them to
+    /// another file calls [`Wal::verify_segment`] first. Errors: [`WalError::Corrupt`], [`WalError::NoSegment`], [`WalError::Io`].
     pub fn read_at(&self, segment: u64, at: u64, bytes: u32) -> Result<Bytes, WalError> {
         self.handle.shared.read_at(segment, at, bytes)
     }
@@ -349,6 +355,24 @@ impl Wal {
     /// The slice if it is in memory: never blocks.
     pub fn read_at_cached(&self, segment: u64, at: u64, bytes: u32) -> Option<Bytes> {
         self.handle.shared.read_at_cached(segment, at, bytes)
+    }
+
+    /// Reads a segment that is no longer written to, and checks every record of it. Blocks, and needs its length of memory.
+    /// One that was found sound is not read again: all partitions copy from it at about the same time.
+    ///
+    /// Errors: [`WalError::Corrupt`] at the first byte that is not what was written; [`WalError::NoSegment`], [`WalError::Io`].
+    pub fn verify_segment(&self, id: u64) -> Result<(), WalError> {
+        self.handle.shared.verify_segment(id)
+    }
+
+    /// Where the file of a segment is, or would be.
+    pub fn segment_path(&self, id: u64) -> PathBuf {
+        self.handle.shared.dir.join(shared::segment_name(id))
+    }
+
+    /// Whether there is anything of a log in `dir`.
+    pub fn exists(vfs: &dyn Vfs, dir: &Path) -> io::Result<bool> {
+        recover::exists(vfs, dir)
     }
 
     /// All segments, oldest first.

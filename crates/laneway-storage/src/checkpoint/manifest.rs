@@ -21,7 +21,7 @@ use crate::vfs::Vfs;
 use crate::wal::LogPosition;
 
 /// Its file name.
-pub(super) const MANIFEST_NAME: &str = "manifest";
+pub const MANIFEST_NAME: &str = "manifest";
 
 const MAGIC: &[u8; 4] = b"LWmf";
 const VERSION: u8 = 1;

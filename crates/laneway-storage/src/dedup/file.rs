@@ -39,7 +39,7 @@ const FOOTER_BYTES: u64 = 56;
 /// Rows of a page: it fits 4 KiB.
 const PAGE_ROWS: u64 = 146;
 const PAGE_HEADER_BYTES: u64 = 6;
-const PAGE_BYTES: u64 = PAGE_HEADER_BYTES + PAGE_ROWS * ROW_BYTES;
+pub(super) const PAGE_BYTES: u64 = PAGE_HEADER_BYTES + PAGE_ROWS * ROW_BYTES;
 
 const _: () = assert!(PAGE_BYTES <= 4096);
 
@@ -268,6 +268,10 @@ impl DedupFile {
             index,
             filter,
         })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {

@@ -24,7 +24,12 @@ impl DedupStore {
     pub(super) fn merge(&self, next_file: &mut u64) -> Result<(), DedupError> {
         let (victims, now, before) = {
             let state = self.read_state();
-            (victims(&state.files).to_vec(), state.wall, state.expired_before)
+            let damaged = |file: &DedupFile| self.shared.damage.holds(file.path());
+            (
+                victims(&state.files, &damaged).to_vec(),
+                state.wall,
+                state.expired_before,
+            )
         };
         if victims.is_empty() {
             return Ok(());
@@ -44,8 +49,9 @@ impl DedupStore {
     }
 }
 
-/// The newest files that should be one: at least two, or none.
-fn victims(files: &[Arc<DedupFile>]) -> &[Arc<DedupFile>] {
+/// The newest files that should be one: at least two, or none. A damaged one stays as it is: it must not keep rows from
+/// being written.
+fn victims<'a>(files: &'a [Arc<DedupFile>], damaged: &dyn Fn(&DedupFile) -> bool) -> &'a [Arc<DedupFile>] {
     let window = files
         .iter()
         .map(|file| file.kept_until.0.saturating_sub(file.wall_max.0))
@@ -59,7 +65,7 @@ fn victims(files: &[Arc<DedupFile>]) -> &[Arc<DedupFile>] {
         let newest = files.last().map_or(WallTime(0), |file| file.wall_max);
         let span = newest.0.saturating_sub(file.wall_min.min(oldest).0);
         let fits = span <= window / SPAN_DIVISOR || grown <= ROWS_SMALL;
-        if rows > 0 && (file.rows > rows.saturating_mul(GROWTH) || !fits) {
+        if damaged(file) || rows > 0 && (file.rows > rows.saturating_mul(GROWTH) || !fits) {
             break;
         }
         rows = grown;

@@ -80,13 +80,18 @@ impl PayloadStore {
             let slot = index.slot(PlaceKind::Segment(segment));
             slot.inspect(|slot| index.hold(*slot))
         };
+        let path = self.shared.wal.segment_path(segment);
         let Some(slot) = slot else {
+            self.shared.damage.gone(&path);
             return Ok(EvacuateReport {
                 clear: true,
                 ..EvacuateReport::default()
             });
         };
-        let moved = self.move_out(&mut maintenance, &[slot], &[]);
+        let moved = self
+            .verify(segment, slot)
+            .and_then(|()| self.move_out(&mut maintenance, &[slot], &[]))
+            .map_err(|error| self.noted(error));
         let clear = {
             let mut index = self.index();
             let clear = index.place(slot).parts == 0;
@@ -94,6 +99,9 @@ impl PayloadStore {
             clear
         };
         let moved = moved?;
+        if clear {
+            self.shared.damage.gone(&path);
+        }
         self.tend_rows(&mut maintenance);
         let (messages, bytes) = moved.map_or((0, 0), |moved| (moved.messages, moved.bytes));
         Ok(EvacuateReport {
@@ -101,6 +109,15 @@ impl PayloadStore {
             bytes,
             clear,
         })
+    }
+
+    /// Checks a segment with live payloads before they are copied: in their new file they get a checksum of whatever they
+    /// are now. Reading it all costs no more than the copy, and finds damage in bodies too long to be checked on each read.
+    fn verify(&self, segment: u64, slot: PlaceSlot) -> Result<(), PayloadError> {
+        if self.index().place(slot).parts == 0 {
+            return Ok(());
+        }
+        Ok(self.shared.wal.verify_segment(segment)?)
     }
 
     /// Removes dead backlog files, rewrites those less than half alive, and gathers small ones.
@@ -117,17 +134,21 @@ impl PayloadStore {
         let file_bytes_max = self.shared.options.backlog_file_bytes_max;
         while report.bytes_written < file_bytes_max && report.files_written < COMPACT_FILES_MAX {
             self.remove_dead(&mut report)?;
-            let Some(victims) = victims(&self.index(), file_bytes_max, !maintenance.rows.failed) else {
+            // A damaged file stays as it is: what of it can be read is, and it must not keep others from being compacted.
+            let damaged = |number| self.shared.damage.holds(&self.path_of(number));
+            let victims = victims(&self.index(), file_bytes_max, !maintenance.rows.failed, &damaged);
+            let Some(victims) = victims else {
                 break;
             };
             let moved = if victims.spilled {
                 let moved = self.rewrite_spilled(&mut maintenance, victims.slots[0], victims.numbers[0]);
                 // What went wrong may have left rows of both files: they are written anew.
                 maintenance.rows.failed |= moved.is_err();
-                moved?
+                moved
             } else {
-                self.move_out(&mut maintenance, &victims.slots, &victims.numbers)?
+                self.move_out(&mut maintenance, &victims.slots, &victims.numbers)
             };
+            let moved = moved.map_err(|error| self.noted(error))?;
             if let Some(moved) = moved {
                 report.files_written += 1;
                 report.messages += moved.messages;
@@ -170,7 +191,9 @@ impl PayloadStore {
         };
         for (number, bytes) in dead {
             self.close_file(number);
-            sealed::remove(&*self.shared.vfs, &self.path_of(number))?;
+            let path = self.path_of(number);
+            sealed::remove(&*self.shared.vfs, &path)?;
+            self.shared.damage.gone(&path);
             report.files_removed += 1;
             report.bytes_removed += bytes;
         }
@@ -336,14 +359,19 @@ struct Victims {
     spilled: bool,
 }
 
-fn victims(index: &Index, file_bytes_max: u64, with_spilled: bool) -> Option<Victims> {
+fn victims(
+    index: &Index,
+    file_bytes_max: u64,
+    with_spilled: bool,
+    damaged: &dyn Fn(u64) -> bool,
+) -> Option<Victims> {
     let mut mostly_dead = Vec::new();
     let mut small = Vec::new();
     for (slot, place) in index.places() {
         let PlaceKind::File(number) = place.kind else {
             continue;
         };
-        if place.spilled && !with_spilled {
+        if place.spilled && !with_spilled || damaged(number) {
             continue;
         }
         if place.live.saturating_mul(2) < place.bytes {

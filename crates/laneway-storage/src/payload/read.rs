@@ -163,6 +163,17 @@ impl PayloadStore {
         budget: Budget,
         first_always: bool,
     ) -> Result<(Part, Offset), PayloadError> {
+        self.settled_part(span, budget, first_always)
+            .map_err(|error| self.noted(error))
+    }
+
+    /// Tries until nothing moves meanwhile.
+    fn settled_part(
+        &self,
+        span: Span,
+        budget: Budget,
+        first_always: bool,
+    ) -> Result<(Part, Offset), PayloadError> {
         for _ in 0..ATTEMPTS_UNLOCKED {
             if let Some(result) = self.attempt(span, Part::new(budget, first_always)) {
                 return result;

@@ -37,6 +37,7 @@ pub(crate) struct Located {
     pub(crate) index: u64,
     pub(crate) ticket: u32,
     pub(crate) at: u32,
+    pub(crate) bytes: u32,
 }
 
 impl Drain {

@@ -128,6 +128,27 @@ pub enum WalOpenError {
         /// Last entry missed.
         last: u64,
     },
+    /// The newest segment is gone, and with it entries that were acknowledged.
+    #[error(
+        "{} is missing: {} names it as the newest log segment, which holds the entries acknowledged last; put the file back with all that were removed along with it, or restore this node's data directory from a backup, or move the directory aside and let the node join its cluster anew",
+        file.display(),
+        newest.display()
+    )]
+    NewestSegmentMissing {
+        /// The segment file.
+        file: PathBuf,
+        /// The file that names it.
+        newest: PathBuf,
+    },
+    /// The file that names the newest segment is gone, so nothing tells whether that is still there.
+    #[error(
+        "{} is missing, though the log segments beside it were written with it: newer segments may be gone as well, and the entries acknowledged last with them; put the file back with all that were removed along with it, or restore this node's data directory from a backup, or move the directory aside and let the node join its cluster anew",
+        newest.display()
+    )]
+    NewestMissing {
+        /// The file.
+        newest: PathBuf,
+    },
     /// The operating system refused.
     #[error("{}: {source}", path.display())]
     Io {

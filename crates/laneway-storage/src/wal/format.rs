@@ -3,7 +3,7 @@
 //! A segment is one block of [`SEGMENT_HEADER_BYTES`] with its header, then records back to back:
 //!
 //! ```text
-//! segment header   0 magic "LANEWAL\0"   8 u32 version   12 u32 crc of 16..64   16 u64 segment   24 u64 life
+//! segment header   0 magic "LANEWAL\0"   8 u32 version (1: older than the file `newest`; 2)   12 u32 crc of 16..64   16 u64 segment   24 u64 life
 //!                 32 u64 file bytes     40 u64 first drain   48 u32 previous segment   52 u32 where it ended   56 zeros
 //! record           0 u32 crc of 4..64    4 u8 version    5 u8 kind   6 u16 partition   8 u32 body bytes
 //!                 12 u32 crc of the body 16 u64 life     24 u64 drain   32 u32 where the drain starts
@@ -28,7 +28,9 @@ pub(crate) const SEGMENT_HEADER_BYTES: usize = 4096;
 pub(crate) const RECORD_HEADER_BYTES: usize = 64;
 
 const MAGIC: &[u8; 8] = b"LANEWAL\0";
-const SEGMENT_VERSION: u32 = 1;
+const SEGMENT_VERSION: u32 = 2;
+/// Segments of the time before [`super::newest`]: the bytes are the same.
+const SEGMENT_VERSION_UNNAMED: u32 = 1;
 const RECORD_VERSION: u8 = 1;
 
 /// A search skips this much at once.
@@ -52,13 +54,20 @@ pub(crate) struct SegmentHeader {
     pub(crate) previous: u32,
     /// Where its last record ended.
     pub(crate) previous_end: u32,
+    /// Whether the log already had its file `newest` when this segment was made.
+    pub(crate) named: bool,
 }
 
 impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut out = [0; SEGMENT_HEADER_BYTES];
         out[..8].copy_from_slice(MAGIC);
-        out[8..12].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
+        let version = if self.named {
+            SEGMENT_VERSION
+        } else {
+            SEGMENT_VERSION_UNNAMED
+        };
+        out[8..12].copy_from_slice(&version.to_le_bytes());
         out[16..24].copy_from_slice(&self.segment.to_le_bytes());
         out[24..32].copy_from_slice(&self.life.to_le_bytes());
         out[32..40].copy_from_slice(&self.file_bytes.to_le_bytes());
@@ -73,8 +82,9 @@ impl SegmentHeader {
     /// `None` if these are not the bytes of a header, whatever the reason.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..SEGMENT_HEADER_BYTES)?;
+        let version = u32_at(bytes, 8);
         let sound = bytes[..8] == *MAGIC
-            && u32_at(bytes, 8) == SEGMENT_VERSION
+            && [SEGMENT_VERSION_UNNAMED, SEGMENT_VERSION].contains(&version)
             && u32_at(bytes, 12) == crc32fast::hash(&bytes[16..64]);
         sound.then(|| Self {
             segment: u64_at(bytes, 16),
@@ -83,6 +93,7 @@ impl SegmentHeader {
             first_drain: u64_at(bytes, 40),
             previous: u32_at(bytes, 48),
             previous_end: u32_at(bytes, 52),
+            named: version >= SEGMENT_VERSION,
         })
     }
 }
@@ -293,11 +304,11 @@ pub(crate) fn decode_state(body: &[u8]) -> Result<Vec<(PartitionId, Facts)>, Dec
     Ok(rows.into_iter().map(facts).collect())
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 

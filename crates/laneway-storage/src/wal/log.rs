@@ -3,54 +3,23 @@
 //! This view runs ahead of the disk: an entry is here from the moment it is queued. Segments are counted as needed until
 //! the record that makes them needless is durable.
 
-use std::collections::{BTreeMap, VecDeque};
+mod partition;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use laneway_core::ids::PartitionId;
 
+use super::drain::Located;
 use super::{EntryLocation, LogPosition, SegmentInfo, WalEntry, WalError};
 use crate::vfs::VfsFile;
 
+use partition::{Cached, add_unneeded, cost, count, pop_last, uncache};
+pub(crate) use partition::{PartitionLog, Row, entry_of};
+
 /// Segment of a row whose entry is not on disk yet; its `at` is then the entry's ticket.
 pub(crate) const PENDING: u32 = u32::MAX;
-
-/// What a cached body costs beside its bytes.
-const CACHED_OVERHEAD_BYTES: u64 = 128;
-
-/// Where an entry is: 32 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
-    pub(crate) term: u64,
-    pub(crate) leader: u64,
-    pub(crate) segment: u32,
-    /// File position of the body.
-    pub(crate) at: u32,
-    pub(crate) bytes: u32,
-    pub(crate) kind: u8,
-}
-
-const _: () = assert!(size_of::<Row>() == 32, "millions of rows are kept");
-
-#[derive(Debug)]
-struct Cached {
-    body: Bytes,
-    segment: u32,
-    at: u32,
-}
-
-/// The log of one partition.
-#[derive(Debug, Default)]
-pub(crate) struct PartitionLog {
-    pub(crate) purged: Option<LogPosition>,
-    /// Index of the first row (of the next entry, if there is no row).
-    first: u64,
-    rows: VecDeque<Row>,
-    /// Bodies of the entries from `cached_first` up to the last one. May reach back behind `first`.
-    cached: VecDeque<Cached>,
-    cached_first: u64,
-    cached_bytes: u64,
-}
 
 /// An open segment. Readers hold it by `Arc`: its file is recycled only when nobody else does.
 #[derive(Debug)]
@@ -71,6 +40,20 @@ pub(crate) struct SegmentState {
     pub(crate) bytes_used: u64,
     /// Unpurged entries in it, as far as the disk knows.
     pub(crate) needed: u64,
+    /// Position and length of every entry's body, ascending: purged ones too, for their payloads may be alive.
+    bodies: Vec<(u32, u32)>,
+    /// Every record of it was read and found sound, after it was written to for the last time.
+    pub(crate) verified: bool,
+}
+
+impl SegmentState {
+    /// The body that holds all of `[at, at + bytes)`.
+    pub(crate) fn body_around(&self, at: u32, bytes: u32) -> Option<(u32, u32)> {
+        let behind = self.bodies.partition_point(|&(body_at, _)| body_at <= at);
+        let (body_at, body_bytes) = *self.bodies.get(behind.checked_sub(1)?)?;
+        let end = u64::from(at) + u64::from(bytes);
+        (end <= u64::from(body_at) + u64::from(body_bytes)).then_some((body_at, body_bytes))
+    }
 }
 
 /// Everything that readers see. Guarded by one lock.
@@ -91,67 +74,6 @@ pub(crate) type Unneeded = Vec<(u32, u64)>;
 pub(crate) enum ReadPart {
     Hot(WalEntry),
     Cold(u64, Row, Arc<Segment>),
-}
-
-impl PartitionLog {
-    /// A log as recovered.
-    pub(crate) fn recovered(purged: Option<LogPosition>, first: u64, rows: VecDeque<Row>) -> Self {
-        let after_purged = purged.map_or(0, |(index, _, _)| index.saturating_add(1));
-        let first = if rows.is_empty() { after_purged } else { first };
-        let cached_first = first + count(rows.len());
-        Self {
-            purged,
-            first,
-            rows,
-            cached_first,
-            ..Self::default()
-        }
-    }
-
-    /// Index of the next entry.
-    fn next(&self) -> u64 {
-        self.first.saturating_add(count(self.rows.len()))
-    }
-
-    fn row(&self, index: u64) -> Option<&Row> {
-        self.rows
-            .get(usize::try_from(index.checked_sub(self.first)?).ok()?)
-    }
-
-    fn row_mut(&mut self, index: u64) -> Option<&mut Row> {
-        self.rows
-            .get_mut(usize::try_from(index.checked_sub(self.first)?).ok()?)
-    }
-
-    fn cached_body(&self, index: u64) -> Option<&Bytes> {
-        let slot = usize::try_from(index.checked_sub(self.cached_first)?).ok()?;
-        self.cached.get(slot).map(|cached| &cached.body)
-    }
-
-    pub(crate) fn first(&self) -> u64 {
-        self.first
-    }
-
-    pub(crate) fn entries(&self) -> u64 {
-        count(self.rows.len())
-    }
-
-    pub(crate) fn last(&self) -> Option<LogPosition> {
-        match self.rows.back() {
-            Some(row) => Some((self.next() - 1, row.term, row.leader)),
-            None => self.purged,
-        }
-    }
-
-    /// Whether an entry of this index may be appended. A log that never had an entry begins at 0 or 1.
-    fn check_next(&self, index: u64) -> Result<(), u64> {
-        let fresh = self.rows.is_empty() && self.purged.is_none();
-        if index == self.next() || fresh && index <= 1 {
-            Ok(())
-        } else {
-            Err(self.next())
-        }
-    }
 }
 
 impl LogState {
@@ -175,8 +97,8 @@ impl LogState {
         self.partitions.insert(id, log);
     }
 
-    /// Registers a segment; an `active` one is written to.
-    pub(crate) fn put_segment(&mut self, segment: Arc<Segment>, bytes_used: u64, active: bool) {
+    /// Registers a segment, from now on the active one. `bodies` are those of the entries found in it.
+    pub(crate) fn put_segment(&mut self, segment: Arc<Segment>, bytes_used: u64, bodies: Vec<(u32, u32)>) {
         let id = segment.id;
         self.segments.insert(
             id,
@@ -184,11 +106,11 @@ impl LogState {
                 segment,
                 bytes_used,
                 needed: 0,
+                bodies,
+                verified: false,
             },
         );
-        if active {
-            self.active = id;
-        }
+        self.active = id;
     }
 
     /// Adds queued entries, which are contiguous. `ticket` is that of the first.
@@ -293,16 +215,17 @@ impl LogState {
 
     /// An entry is on disk. If it was truncated or purged meanwhile, its segment counts as needed until that is durable
     /// too: the answer is then `false`.
-    pub(crate) fn located(
-        &mut self,
-        id: PartitionId,
-        index: u64,
-        ticket: u32,
-        segment: u32,
-        at: u32,
-    ) -> bool {
+    pub(crate) fn located(&mut self, segment: u32, located: &Located) -> bool {
+        let &Located {
+            partition: id,
+            index,
+            ticket,
+            at,
+            bytes,
+        } = located;
         if let Some(state) = self.segments.get_mut(&segment) {
             state.needed += 1;
+            state.bodies.push((at, bytes));
         }
         let Self { partitions, hot, .. } = self;
         let Some(log) = partitions.get_mut(&id) else {
@@ -325,6 +248,15 @@ impl LogState {
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Notes that a segment was found sound.
+    pub(crate) fn verified(&mut self, segment: u32) {
+        if segment != self.active
+            && let Some(state) = self.segments.get_mut(&segment)
+        {
+            state.verified = true;
         }
     }
 
@@ -457,48 +389,4 @@ impl LogState {
         let file_bytes = self.segments.values().map(|state| state.segment.file_bytes).sum();
         (rows, cached, file_bytes)
     }
-}
-
-pub(crate) fn entry_of(index: u64, row: &Row, body: Bytes) -> WalEntry {
-    WalEntry {
-        index,
-        term: row.term,
-        leader: row.leader,
-        kind: row.kind,
-        body,
-    }
-}
-
-fn pop_last(log: &mut PartitionLog, hot: &mut BTreeMap<(u32, u32), Bytes>, unneeded: &mut Unneeded) {
-    let Some(row) = log.rows.pop_back() else { return };
-    add_unneeded(unneeded, row.segment);
-    // The cache reaches up to the last row, or it is empty and begins behind it.
-    match log.cached.pop_back() {
-        Some(cached) => uncache(&cached, &mut log.cached_bytes, hot),
-        None => log.cached_first = log.next(),
-    }
-}
-
-fn uncache(cached: &Cached, cached_bytes: &mut u64, hot: &mut BTreeMap<(u32, u32), Bytes>) {
-    *cached_bytes -= cost(&cached.body);
-    hot.remove(&(cached.segment, cached.at));
-}
-
-fn add_unneeded(unneeded: &mut Unneeded, segment: u32) {
-    if segment == PENDING {
-        // It gets its segment when it is written, and is found to be void then.
-        return;
-    }
-    match unneeded.iter_mut().find(|(known, _)| *known == segment) {
-        Some((_, entries)) => *entries += 1,
-        None => unneeded.push((segment, 1)),
-    }
-}
-
-fn cost(body: &Bytes) -> u64 {
-    count(body.len()) + CACHED_OVERHEAD_BYTES
-}
-
-fn count(len: usize) -> u64 {
-    u64::try_from(len).expect("a length fits u64")
 }

@@ -7,13 +7,14 @@ use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 use laneway_core::ids::PartitionId;
 
-use super::format::{Facts, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::format::{Facts, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::log::{LogState, PartitionLog, Segment};
+use super::newest::{Named, Newest};
 use super::pool::{FREE_SUFFIX, FreeFile, Pool, UNFINISHED_SUFFIX};
 use super::queue::Queue;
 use super::reader::{SegmentScan, scan_segment};
 use super::replay::Replay;
-use super::roll::{Stop, create_segment};
+use super::roll::{Stop, create_segment, position};
 use super::shared::{Shared, segment_id, segment_name};
 use super::stats::Counters;
 use super::writer::WalWriter;
@@ -31,7 +32,10 @@ const LOCK_NAME: &str = "lock";
 /// A segment as read.
 struct ReadSegment {
     segment: Segment,
+    header: SegmentHeader,
     scan: SegmentScan,
+    /// Position and length of the entries' bodies.
+    bodies: Vec<(u32, u32)>,
 }
 
 pub(crate) fn open(
@@ -52,9 +56,12 @@ pub(crate) fn open(
     let mut torn_bytes_cut = 0;
     let mut ids: Vec<u64> = names.iter().filter_map(|name| segment_id(name)).collect();
     ids.sort_unstable();
+    let newest = Newest::open(vfs.as_ref(), &dir)?;
+    check_newest(&dir, newest.as_ref(), &ids)?;
     for (position, &id) in ids.iter().enumerate() {
         let is_last = position + 1 == ids.len();
         let read = read_segment(vfs.as_ref(), &dir, id, is_last, segments.last(), &mut replay)?;
+        check_named(&dir, newest.as_ref(), &read)?;
         if is_last {
             torn_bytes_cut = repair_tail(&dir, &read)?;
         }
@@ -69,11 +76,14 @@ pub(crate) fn open(
     vfs.sync_dir(&dir).map_err(|source| io_error(&dir, source))?;
     failpoint::hit("recovery-synced");
     let pool = open_pool(&vfs, &dir, &names, bytes)?;
+    let last = segments.last().map(|read| Named::of(&read.segment));
+    let newest = name_last(vfs.as_ref(), &dir, newest, last)?;
     let shared = Arc::new(Shared {
         vfs,
         dir,
         options,
         pool,
+        newest,
         counters: Counters::default(),
         queue: Mutex::new(Queue::default()),
         wake: Condvar::new(),
@@ -82,6 +92,15 @@ pub(crate) fn open(
         lock: Mutex::new(Some(lock)),
     });
     start(shared, segments, replay, torn_bytes_cut)
+}
+
+/// See [`super::Wal::exists`].
+pub(crate) fn exists(vfs: &dyn Vfs, dir: &Path) -> io::Result<bool> {
+    if !vfs.exists(dir)? {
+        return Ok(false);
+    }
+    let segments = vfs.list(dir)?.iter().any(|name| segment_id(name).is_some());
+    Ok(segments || vfs.exists(&Newest::path(dir))?)
 }
 
 fn lock(vfs: &dyn Vfs, dir: &Path) -> Result<Box<dyn VfsLock>, WalOpenError> {
@@ -130,7 +149,11 @@ fn read_segment(
     if let Some(before) = before {
         check_link(dir, before, &header)?;
     }
+    let mut bodies = Vec::new();
     let scan = scan_segment(&bytes, |record, body| {
+        if record.kind == RecordKind::Entry {
+            bodies.push((position(body.start), record.body_bytes));
+        }
         replay.apply(record, &bytes[body.clone()], number, body.start)
     });
     let scan = scan.map_err(|damage| damaged(damage.at, damage.what))?;
@@ -145,7 +168,64 @@ fn read_segment(
         file_bytes: length,
         oversize,
     };
-    Ok(ReadSegment { segment, scan })
+    Ok(ReadSegment {
+        segment,
+        header,
+        scan,
+        bodies,
+    })
+}
+
+/// The segment that was the newest must be there. A newer one may be: the process died while it moved on to that.
+fn check_newest(dir: &Path, newest: Option<&Newest>, ids: &[u64]) -> Result<(), WalOpenError> {
+    let named = newest.and_then(|newest| newest.found).unwrap_or(Named::NONE);
+    if named == Named::NONE || ids.contains(&named.segment) {
+        return Ok(());
+    }
+    Err(WalOpenError::NewestSegmentMissing {
+        file: dir.join(segment_name(named.segment)),
+        newest: Newest::path(dir),
+    })
+}
+
+/// What a segment's header and the file `newest` say of each other. Only segments older than that file exist without it.
+fn check_named(dir: &Path, newest: Option<&Newest>, read: &ReadSegment) -> Result<(), WalOpenError> {
+    let Some(newest) = newest else {
+        let path = Newest::path(dir);
+        return if read.header.named {
+            Err(WalOpenError::NewestMissing { newest: path })
+        } else {
+            Ok(())
+        };
+    };
+    let own = Named::of(&read.segment);
+    match newest.found {
+        Some(named) if named.segment == own.segment && named != own => Err(WalOpenError::Damaged {
+            file: dir.join(segment_name(own.segment)),
+            at: 0,
+            what: "it is not the file of this name that was written last".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Brings the file `newest` up to date before anything is written to the `last` segment. It is written even if it says
+/// the same, for what it says may never have been synced.
+fn name_last(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    newest: Option<Newest>,
+    last: Option<Named>,
+) -> Result<Newest, WalOpenError> {
+    let Some(newest) = newest else {
+        return Newest::create(vfs, dir, last);
+    };
+    if let Some(last) = last {
+        newest
+            .write(last)
+            .map_err(|source| io_error(&newest.path, source))?;
+    }
+    Ok(newest)
 }
 
 /// A segment's header says where the one before it ended: if that was not found there, it lost records.
@@ -246,7 +326,7 @@ fn start(
         for read in segments {
             let segment = Arc::new(read.segment);
             let used = u64::try_from(read.scan.end).expect("a length fits u64");
-            log.put_segment(segment.clone(), used, true);
+            log.put_segment(segment.clone(), used, read.bodies);
             tail = Some((segment, read.scan.end, read.scan.last_drain.wrapping_add(1)));
         }
         for (id, partition) in replay.partitions {
@@ -290,7 +370,7 @@ fn first_segment(shared: &Shared) -> Result<(Arc<Segment>, usize, u64), WalOpenE
     shared.log_write().put_segment(
         segment.clone(),
         u64::try_from(at).expect("a length fits u64"),
-        true,
+        Vec::new(),
     );
     Ok((segment, at, 2))
 }

@@ -11,6 +11,7 @@ use super::format::{
     Facts, RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SegmentHeader, encode_state,
 };
 use super::log::Segment;
+use super::newest::Named;
 use super::pool::{FreeFile, UNFINISHED_SUFFIX};
 use super::shared::Shared;
 use crate::failpoint;
@@ -28,7 +29,8 @@ pub(crate) enum Stop {
 }
 
 /// Makes segment `id` from a free file, or from one of its own size for a record of `oversize` bytes. Its header and state
-/// record are synced before it gets its name, and the name before it is used. Returns it and where records go on.
+/// record are synced before it gets its name, the name before the file `newest` says so, and that before it is used.
+/// Returns it and where records go on.
 pub(crate) fn create_segment(
     shared: &Shared,
     id: u32,
@@ -68,6 +70,7 @@ pub(crate) fn create_segment(
         first_drain: number,
         previous: previous.map_or(u32::MAX, |(id, _)| id),
         previous_end: previous.map_or(0, |(_, end)| position(end)),
+        named: true,
     };
     let record = RecordHeader::new(RecordKind::State, PartitionId(0), &state);
     let record = RecordHeader {
@@ -131,7 +134,8 @@ fn name_segment(
     failpoint::hit("segment-renamed");
     shared.vfs.sync_dir(&shared.dir).map_err(NameError::Sync)?;
     failpoint::hit("segment-dir-synced");
-    Ok(())
+    // Not before: what it names must be there.
+    shared.newest.write(Named::of(segment)).map_err(NameError::Sync)
 }
 
 /// A file of its own size under an unfinished name: if the process dies, the next start removes it.

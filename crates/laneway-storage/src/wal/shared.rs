@@ -14,18 +14,28 @@ use laneway_core::ids::PartitionId;
 
 use super::format::{RECORD_HEADER_BYTES, RecordHeader, RecordKind};
 use super::log::{LogState, ReadPart, Row, Segment, entry_of};
+use super::newest::Newest;
 use super::pool::{FreeFile, Pool};
 use super::queue::{Item, Op, Queue};
+use super::reader::scan_segment;
+use super::roll::position;
 use super::stats::Counters;
 use super::{Done, RecoveredPartition, WalEntry, WalError, WalOptions, WalStats};
 use crate::failpoint;
 use crate::vfs::{Vfs, VfsLock};
+
+/// Up to this length a body is always read whole and checked; as much as a block of a backlog file.
+const CHECKED_BODY_BYTES_MAX: u32 = 64 * 1024;
+
+/// A longer one is, if no more than this many times the bytes wanted are read.
+const CHECKED_AMPLIFICATION_MAX: u32 = 4;
 
 pub(crate) struct Shared {
     pub(crate) vfs: Arc<dyn Vfs>,
     pub(crate) dir: PathBuf,
     pub(crate) options: WalOptions,
     pub(crate) pool: Pool,
+    pub(crate) newest: Newest,
     pub(crate) counters: Counters,
     pub(crate) queue: Mutex<Queue>,
     pub(crate) wake: Condvar,
@@ -175,22 +185,66 @@ impl Shared {
 
     pub(crate) fn read_at(&self, segment: u64, at: u64, bytes: u32) -> Result<Bytes, WalError> {
         let no_segment = || WalError::NoSegment { segment };
+        let corrupt = || WalError::Corrupt { segment, at };
         let id = u32::try_from(segment).map_err(|_| no_segment())?;
-        let file = {
+        let at32 = u32::try_from(at).map_err(|_| corrupt())?;
+        let (file, body) = {
             let log = self.log_read();
-            if let Some(slice) = u32::try_from(at).ok().and_then(|at| log.hot(id, at, bytes)) {
+            if let Some(slice) = log.hot(id, at32, bytes) {
                 return Ok(slice);
             }
-            log.segment(id).ok_or_else(no_segment)?.segment.clone()
+            let state = log.segment(id).ok_or_else(no_segment)?;
+            (state.segment.clone(), state.body_around(at32, bytes))
         };
         if at.saturating_add(u64::from(bytes)) > file.file_bytes {
-            return Err(WalError::Corrupt { segment, at });
+            return Err(corrupt());
+        }
+        if let Some((body_at, body_bytes)) = body.filter(|&(_, body_bytes)| worth_checking(body_bytes, bytes))
+        {
+            let (_, body) = read_record(&file, body_at, body_bytes)?;
+            let from = usize::try_from(at32 - body_at).expect("usize has at least 32 bits");
+            let slice = body.slice(from..from + usize::try_from(bytes).expect("usize has at least 32 bits"));
+            // A short slice must not keep a long body in memory.
+            return Ok(if slice.len() * 2 < body.len() {
+                Bytes::copy_from_slice(&slice)
+            } else {
+                slice
+            });
         }
         let mut buffer = vec![0; usize::try_from(bytes).expect("usize has at least 32 bits")];
         file.file
             .read_exact_at(&mut buffer, at)
             .map_err(|error| io_error(id, &error))?;
         Ok(buffer.into())
+    }
+
+    /// See [`super::Wal::verify_segment`].
+    pub(crate) fn verify_segment(&self, segment: u64) -> Result<(), WalError> {
+        let no_segment = || WalError::NoSegment { segment };
+        let id = u32::try_from(segment).map_err(|_| no_segment())?;
+        let (file, used) = {
+            let log = self.log_read();
+            let state = log.segment(id).ok_or_else(no_segment)?;
+            if state.verified {
+                return Ok(());
+            }
+            (state.segment.clone(), state.bytes_used)
+        };
+        let used = usize::try_from(used).expect("segments are at most 1 GiB");
+        let mut buffer = vec![0; used];
+        file.file
+            .read_exact_at(&mut buffer, 0)
+            .map_err(|error| io_error(id, &error))?;
+        let corrupt = |at: usize| WalError::Corrupt {
+            segment,
+            at: u64::from(position(at)),
+        };
+        let scan = scan_segment(&buffer, |_, _| Ok(())).map_err(|damage| corrupt(damage.at))?;
+        if scan.end != used {
+            return Err(corrupt(scan.end));
+        }
+        self.log_write().verified(id);
+        Ok(())
     }
 
     pub(crate) fn release_segment(&self, segment: u64) -> Result<bool, WalError> {
@@ -270,15 +324,20 @@ impl Shared {
     }
 }
 
-/// Reads an entry from disk and checks that it is the one.
-fn read_cold(partition: PartitionId, index: u64, row: &Row, segment: &Segment) -> Result<WalEntry, WalError> {
+/// Whether a slice of `wanted` bytes is read with all of its body, whose checksum covers only the whole.
+fn worth_checking(body_bytes: u32, wanted: u32) -> bool {
+    body_bytes <= CHECKED_BODY_BYTES_MAX || body_bytes / CHECKED_AMPLIFICATION_MAX <= wanted
+}
+
+/// Reads a record of which it is known where its body is and how long, and checks its own checksums.
+fn read_record(segment: &Segment, body_at: u32, body_bytes: u32) -> Result<(RecordHeader, Bytes), WalError> {
     let header_bytes = u32::try_from(RECORD_HEADER_BYTES).expect("a small constant");
     let corrupt = || WalError::Corrupt {
         segment: u64::from(segment.id),
-        at: u64::from(row.at),
+        at: u64::from(body_at),
     };
-    let at = row.at.checked_sub(header_bytes).ok_or_else(corrupt)?;
-    let bytes = usize::try_from(row.bytes).expect("usize has at least 32 bits");
+    let at = body_at.checked_sub(header_bytes).ok_or_else(corrupt)?;
+    let bytes = usize::try_from(body_bytes).expect("usize has at least 32 bits");
     let mut buffer = vec![0; RECORD_HEADER_BYTES + bytes];
     segment
         .file
@@ -287,14 +346,21 @@ fn read_cold(partition: PartitionId, index: u64, row: &Row, segment: &Segment) -
     let record = RecordHeader::decode(&buffer, segment.life).ok_or_else(corrupt)?;
     let body = Bytes::from(buffer).slice(RECORD_HEADER_BYTES..);
     let same = record.kind == RecordKind::Entry
-        && record.partition == partition
-        && record.position() == (index, row.term, row.leader)
-        && record.body_bytes == row.bytes
+        && record.body_bytes == body_bytes
         && record.body_crc == crc32fast::hash(&body);
-    if same {
+    if same { Ok((record, body)) } else { Err(corrupt()) }
+}
+
+/// Reads an entry from disk and checks that it is the one.
+fn read_cold(partition: PartitionId, index: u64, row: &Row, segment: &Segment) -> Result<WalEntry, WalError> {
+    let (record, body) = read_record(segment, row.at, row.bytes)?;
+    if record.partition == partition && record.position() == (index, row.term, row.leader) {
         Ok(entry_of(index, row, body))
     } else {
-        Err(corrupt())
+        Err(WalError::Corrupt {
+            segment: u64::from(segment.id),
+            at: u64::from(row.at),
+        })
     }
 }
 

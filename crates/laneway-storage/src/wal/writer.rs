@@ -207,6 +207,7 @@ impl WalWriter {
                 index: entry.index,
                 ticket,
                 at: body_at,
+                bytes: header.body_bytes,
             });
             ticket = ticket.wrapping_add(1);
         }
@@ -316,13 +317,7 @@ impl WalWriter {
         let mut log = self.shared.log_write();
         log.written_to(segment, u64::from(position(self.at)));
         for located in &self.drain.located {
-            if !log.located(
-                located.partition,
-                located.index,
-                located.ticket,
-                segment,
-                located.at,
-            ) {
+            if !log.located(segment, located) {
                 void += 1;
             }
             if let Some(done) = touched
@@ -365,7 +360,7 @@ impl WalWriter {
         let segment = Arc::new(segment);
         self.shared
             .log_write()
-            .put_segment(segment.clone(), u64::from(position(at)), true);
+            .put_segment(segment.clone(), u64::from(position(at)), Vec::new());
         self.active = segment;
         self.at = at;
         self.number += 1;

@@ -14,13 +14,17 @@ use laneway_storage::codec::{
 };
 use laneway_storage::vfs::{SimVfs, Vfs};
 
-use crate::wal::support::{DIR, Node, P0, P1, SMALL, entry as wal_entry, segment_path};
+use crate::wal::support::{DIR, Node, P0, P1, SMALL, entry as wal_entry, newest_path, segment_path};
+
+fn golden_path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name)
+}
 
 /// Compares `bytes` with the golden file of that name, and returns the file's.
 pub(crate) fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(name);
+    let path = golden_path(name);
     if std::env::var_os("LANEWAY_BLESS").is_some() && !path.exists() {
         std::fs::write(&path, bytes).unwrap();
     }
@@ -259,8 +263,8 @@ fn catalog_entry_is_golden() {
     assert_eq!(decode_catalog_entry(&kept), Ok((origin(), catalog_entry())));
 }
 
-#[test]
-fn wal_segment_is_golden() {
+/// Two segments with a record of every kind.
+fn wal() -> Node {
     let mut node = Node::new(SMALL);
     node.vote(P1, b"vote").unwrap();
     node.append(P0, (0..4).map(|index| wal_entry(index, 1, 2700)).collect());
@@ -270,22 +274,50 @@ fn wal_segment_is_golden() {
     node.append(P0, (4..6).map(|index| wal_entry(index, 1, 900)).collect());
     node.truncate(P0, Some(4));
     node.truncate(P1, None);
-    let file = |id| node.vfs.read(&segment_path(id)).unwrap();
-    let kept = [
-        golden("wal-segment-v1-1.bin", &file(1)),
-        golden("wal-segment-v1-2.bin", &file(2)),
-    ];
+    node
+}
 
+/// Opens files of a log as they were kept; the log must be that of [`wal`], and go on.
+fn check_wal(files: &[(PathBuf, Vec<u8>)]) {
     let vfs = SimVfs::new();
     vfs.create_dir_all(Path::new(DIR)).unwrap();
-    for (bytes, id) in kept.iter().zip(1..) {
-        vfs.create(&segment_path(id)).unwrap().write_at(bytes, 0).unwrap();
+    for (path, bytes) in files {
+        vfs.create(path).unwrap().write_at(bytes, 0).unwrap();
     }
-    let node = Node::open(&vfs, SMALL).unwrap();
+    let mut node = Node::open(&vfs, SMALL).unwrap();
     let p0 = &node.recovery.partitions[&P0];
     assert_eq!((p0.purged, p0.last), (Some((1, 1, 7)), Some((4, 1, 7))));
     assert_eq!(p0.committed.as_deref(), Some(&b"committed"[..]));
     assert_eq!(node.recovery.partitions[&P1].vote.as_deref(), Some(&b"vote"[..]));
     let wanted = vec![wal_entry(2, 1, 2700), wal_entry(3, 1, 2700), wal_entry(4, 1, 900)];
     assert_eq!(node.dump()[&P0].entries, wanted);
+    node.append(P0, (5..12).map(|index| wal_entry(index, 2, 2700)).collect());
+    let node = node.reopen(SMALL).unwrap();
+    assert_eq!(node.dump()[&P0].entries.len(), 10);
+}
+
+#[test]
+fn wal_is_golden() {
+    let node = wal();
+    let file = |path: PathBuf| node.vfs.read(&path).unwrap();
+    check_wal(&[
+        (
+            segment_path(1),
+            golden("wal-segment-v2-1.bin", &file(segment_path(1))),
+        ),
+        (
+            segment_path(2),
+            golden("wal-segment-v2-2.bin", &file(segment_path(2))),
+        ),
+        (newest_path(), golden("wal-newest-v1.bin", &file(newest_path()))),
+    ]);
+}
+
+#[test]
+fn wal_from_before_the_newest_segment_was_named_opens_and_gets_the_file() {
+    let kept = |name| std::fs::read(golden_path(name)).unwrap();
+    check_wal(&[
+        (segment_path(1), kept("wal-segment-v1-1.bin")),
+        (segment_path(2), kept("wal-segment-v1-2.bin")),
+    ]);
 }

@@ -7,5 +7,6 @@ mod damage;
 mod failpoints;
 mod full;
 mod model;
+mod newest;
 mod real;
 pub(crate) mod support;

@@ -175,3 +175,112 @@ fn failed_sync_stops_an_evacuation_without_harm() {
     world.check();
     world.reopen().check();
 }
+
+/// Scrubs all files in small steps; returns the bytes read.
+fn scrub(store: &PayloadStore) -> u64 {
+    let mut cursor = store.begin_scrub();
+    let mut read = 0;
+    while !cursor.is_done() {
+        let step = store.scrub(&mut cursor, 500);
+        assert!(step < 500 + 2 * 1024, "a step is bounded: {step}");
+        read += step;
+    }
+    read
+}
+
+#[test]
+fn scrub_finds_every_damaged_byte() {
+    let (world, path, bytes) = world();
+    let read = scrub(&world.store);
+    assert_eq!(world.store.damaged(), []);
+    assert!(read > 0 && read <= world.store.stats().backlog_bytes);
+    for at in (0..bytes.len()).step_by(61) {
+        world.vfs.corrupt(&path, at, &[bytes[at] ^ 0x20]);
+        let (store, twin) = (reopened(&world), &world.twin);
+        world.vfs.corrupt(&path, at, &[bytes[at]]);
+        // A header or footer that cannot be read keeps the store from opening.
+        let Some(store) = store else { continue };
+        world.vfs.corrupt(&path, at, &[bytes[at] ^ 0x20]);
+        scrub(&store);
+        let damaged = store.damaged();
+        assert_eq!(damaged.len(), 1, "byte {at}");
+        assert_eq!(damaged[0].file, path);
+        assert!(damaged[0].to_string().contains("is damaged at byte"));
+        world.vfs.corrupt(&path, at, &[bytes[at]]);
+        assert!(!twin.lanes.is_empty());
+    }
+}
+
+/// The store opened anew over the world's disk, if it opens.
+fn reopened(world: &World) -> Option<PayloadStore> {
+    let store = PayloadStore::open(
+        Arc::new(world.vfs.clone()),
+        world.wal.clone(),
+        world.rows.clone(),
+        PathBuf::from(DIR),
+        P,
+        OPTIONS,
+    )
+    .ok()?;
+    let heads = world.twin.lanes.iter().map(|(id, lane)| (*id, Offset(lane.head)));
+    store
+        .restore(&world.store.cut(), heads, std::iter::empty())
+        .ok()?;
+    Some(store)
+}
+
+#[test]
+fn damaged_file_is_told_by_a_read_and_forgotten_with_the_file() {
+    let (mut world, path, bytes) = world();
+    world
+        .vfs
+        .corrupt(&path, bytes.len() / 3, &[bytes[bytes.len() / 3] ^ 1]);
+    let mut failed = 0;
+    for (id, lane) in &world.twin.lanes {
+        for offset in 0..lane.tail() {
+            failed += usize::from(
+                world
+                    .store
+                    .read(*id, Offset(offset), Offset(offset + 1), 1)
+                    .is_err(),
+            );
+        }
+    }
+    assert!((1..10).contains(&failed), "what is elsewhere is served: {failed}");
+    assert_eq!(world.store.damaged()[0].file, path);
+    // It does not keep others from being compacted, and goes when nothing in it is alive.
+    let lanes: Vec<u8> = vec![0, 1];
+    for lane in lanes {
+        world.run(Op::Trim { lane, count: 255 }).unwrap();
+    }
+    world.store.compact().unwrap();
+    assert_eq!(world.store.damaged(), []);
+    assert!(!world.vfs.exists(&path).unwrap());
+}
+
+#[test]
+fn damaged_segment_is_not_copied_to_a_file_with_a_good_checksum() {
+    let mut world = World::new(OPTIONS);
+    for step in 0..40u8 {
+        world
+            .run(Op::Push {
+                lane: step % 2,
+                sizes: vec![200, 300],
+            })
+            .unwrap();
+    }
+    let location = world.wal.locate(P, 2).unwrap();
+    world.checkpoint(true).unwrap();
+    let path = world.wal.segment_path(location.segment);
+    let at = location.body_at as usize + 60;
+    let byte = world.vfs.read(&path).unwrap()[at];
+    world.vfs.corrupt(&path, at, &[byte ^ 1]);
+    let error = world.store.evacuate(location.segment).unwrap_err();
+    assert!(matches!(error, PayloadError::Wal(_)), "{error}");
+    assert_eq!(world.store.damaged()[0].file, path);
+    assert!(world.store.segment_live_bytes(location.segment) > 0, "it is kept");
+    world.vfs.corrupt(&path, at, &[byte]);
+    assert!(world.store.evacuate(location.segment).unwrap().clear);
+    assert_eq!(world.store.damaged(), []);
+    world.check();
+}

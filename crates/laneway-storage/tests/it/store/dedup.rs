@@ -293,3 +293,43 @@ fn full_store_says_so() {
     store.write(store.freeze()).unwrap();
     assert!(!store.full());
 }
+
+#[test]
+fn scrub_finds_damaged_pages_and_merging_goes_round_them() {
+    let vfs = SimVfs::new();
+    let store = open(&vfs, &[]);
+    let fill = |from: u16| {
+        for number in from..from + 400 {
+            store.insert(
+                key(number),
+                Offset(u64::from(number)),
+                WallTime(1_000_000 + u64::from(number)),
+                3600,
+            );
+        }
+        store.write(store.freeze())
+    };
+    let listed = fill(0).unwrap();
+    let mut cursor = store.begin_scrub();
+    while !cursor.is_done() {
+        assert!(store.scrub(&mut cursor, 1) <= 4096, "a page at a time");
+    }
+    assert_eq!(store.damaged(), []);
+    let path = PathBuf::from("/dedup").join(listed[0].to_string());
+    let bytes = vfs.read(&path).unwrap();
+    // Behind the header, in the second page.
+    vfs.corrupt(&path, 17 + 4094 + 100, &[bytes[17 + 4094 + 100] ^ 1]);
+    let mut cursor = store.begin_scrub();
+    while !cursor.is_done() {
+        store.scrub(&mut cursor, 1);
+    }
+    let damaged = store.damaged();
+    assert_eq!(damaged.len(), 1);
+    assert_eq!(damaged[0].file, path);
+    // Rows are written all the same, beside it.
+    let listed = fill(400).unwrap();
+    assert_eq!(listed.len(), 2);
+    let listed = fill(800).unwrap();
+    assert_eq!(listed.len(), 2, "the sound ones are merged");
+    assert_eq!(store.get(key(900), WallTime(0)).unwrap().unwrap().0, Offset(900));
+}

@@ -190,6 +190,82 @@ fn cold_read_notices_damage() {
     );
 }
 
+/// A log with a body of each size at the beginning of its first segment, none of them in memory any more.
+fn cold(sizes: &[usize]) -> Node {
+    let options = laneway_storage::wal::WalOptions {
+        segment_bytes: 1024 * 1024,
+        ..SMALL
+    };
+    let mut node = Node::new(options);
+    let end = sizes.len() as u64;
+    for (index, &bytes) in (0..).zip(sizes) {
+        node.append(P0, vec![entry(index, 1, bytes)]);
+    }
+    for index in end..end + 20 {
+        node.append(P0, vec![entry(index, 1, 500)]);
+    }
+    node
+}
+
+#[test]
+fn slice_of_a_short_body_is_checked_with_all_of_it() {
+    let mut node = cold(&[0, 300, 64 * 1024, 200_000]);
+    // Purged entries have payloads too.
+    node.purge(P0, 3).unwrap();
+    let whole = cold(&[0, 300, 64 * 1024, 200_000]);
+    for index in 1..4 {
+        let at = whole.wal.locate(P0, index).unwrap();
+        let body = entry(index, 1, at.body_bytes as usize).body;
+        let path = segment_path(at.segment);
+        for (from, bytes) in [(0, 1), (0, at.body_bytes), (100, 80), (at.body_bytes - 1, 1)] {
+            let read = |node: &Node| node.wal.read_at(at.segment, at.body_at + u64::from(from), bytes);
+            let wanted = body.slice(from as usize..(from + bytes) as usize);
+            assert_eq!(read(&node).unwrap(), wanted);
+            // Elsewhere in the body, or in its header.
+            for damage in [at.body_at as usize - 20, at.body_at as usize + 290] {
+                flip(&node.vfs, &path, damage);
+                let found = read(&node);
+                flip(&node.vfs, &path, damage);
+                if at.body_bytes <= 64 * 1024 || bytes > at.body_bytes / 4 {
+                    assert!(
+                        matches!(found, Err(laneway_storage::wal::WalError::Corrupt { .. })),
+                        "{found:?}"
+                    );
+                } else {
+                    assert_eq!(found.unwrap(), wanted, "too long to be read for so little");
+                }
+            }
+        }
+    }
+    // Across bodies, as nobody asks.
+    let at = whole.wal.locate(P0, 1).unwrap();
+    assert_eq!(node.wal.read_at(at.segment, at.body_at, 400).unwrap().len(), 400);
+    assert!(node.wal.read_at(at.segment, 1 << 33, 4).is_err());
+}
+
+#[test]
+fn verified_segment_has_no_damaged_byte() {
+    let mut node = Node::new(SMALL);
+    let mut index = 0;
+    while node.wal.segments().len() < 2 {
+        node.append(P0, vec![entry(index, 1, 1000)]);
+        index += 1;
+    }
+    let info = node.wal.segments()[0];
+    let path = segment_path(info.id);
+    for at in (0..64).chain((4096..info.bytes_used as usize).step_by(5)) {
+        flip(&node.vfs, &path, at);
+        let found = node.wal.verify_segment(info.id);
+        flip(&node.vfs, &path, at);
+        assert!(
+            matches!(found, Err(laneway_storage::wal::WalError::Corrupt { .. })),
+            "byte {at}: {found:?}"
+        );
+    }
+    node.wal.verify_segment(info.id).unwrap();
+    assert!(node.wal.verify_segment(99).is_err());
+}
+
 proptest! {
     #[test]
     fn reader_survives_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..9000)) {

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, mpsc};
 
 use laneway_core::ids::PartitionId;
+use laneway_storage::failpoint;
 use laneway_storage::vfs::RealVfs;
 use laneway_storage::wal::{Wal, WalOptions};
 
@@ -28,6 +29,10 @@ const POINTS: &[&str] = &[
     "segment-header-synced",
     "segment-renamed",
     "segment-dir-synced",
+    "newest-created",
+    "newest-dir-synced",
+    "newest-written",
+    "newest-synced",
     "drain-before-write",
     "drain-written",
     "drain-synced",
@@ -42,6 +47,8 @@ const POINTS: &[&str] = &[
 
 /// Tells this test binary, started again, that it is the child.
 const CHILD_DIR: &str = "LANEWAY_TEST_CHILD_DIR";
+/// Where the child is to die.
+const CHILD_FAILPOINT: &str = "LANEWAY_TEST_CHILD_FAILPOINT";
 
 fn wait(ask: impl FnOnce(laneway_storage::wal::Done)) {
     let (sender, receiver) = mpsc::channel();
@@ -85,6 +92,7 @@ fn child_process() {
         return;
     };
     let dir = Path::new(&dir);
+    failpoint::arm(&std::env::var(CHILD_FAILPOINT).unwrap()).unwrap();
     let mut acks = std::fs::File::create(dir.join("acks")).unwrap();
     // Released segments are recycled first, later removed.
     work(dir, &mut acks, 12, 0..30);
@@ -95,7 +103,7 @@ fn run_child(dir: &Path, failpoint: &str) -> bool {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "wal::failpoints::child_process"])
         .env(CHILD_DIR, dir)
-        .env("LANEWAY_FAILPOINT", failpoint)
+        .env(CHILD_FAILPOINT, failpoint)
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .status()

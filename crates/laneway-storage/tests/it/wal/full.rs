@@ -8,7 +8,7 @@ use super::support::*;
 /// A log on a disk of `segments` segments, filled until appends are refused. Returns the next index of P0.
 fn filled(segments: u64) -> (Node, u64) {
     let vfs = SimVfs::new();
-    vfs.set_disk_bytes(Some(segments * SMALL.segment_bytes));
+    vfs.set_disk_bytes(Some(segments * SMALL.segment_bytes + NEWEST_BYTES));
     let mut node = Node::open(&vfs, SMALL).unwrap();
     for index in 0.. {
         match node.try_append(P0, vec![entry(index, 1, 1000)]) {
@@ -102,6 +102,11 @@ fn new_log_needs_room() {
     let error = Node::open(&vfs, SMALL).map(|node| node.recovery).unwrap_err();
     assert!(matches!(error, WalOpenError::Full { .. }), "{error}");
     assert_eq!(vfs.used_bytes(), 0);
+    vfs.set_disk_bytes(Some(NEWEST_BYTES + 1000));
+    let error = Node::open(&vfs, SMALL).map(|node| node.recovery).unwrap_err();
+    assert!(matches!(error, WalOpenError::Full { .. }), "{error}");
+    vfs.set_disk_bytes(Some(NEWEST_BYTES + SMALL.segment_bytes));
+    Node::open(&vfs, SMALL).unwrap();
 }
 
 #[test]

@@ -158,6 +158,13 @@ impl Node {
     }
 }
 
+/// Length of the file that names the newest segment.
+pub(crate) const NEWEST_BYTES: u64 = 8192;
+
+pub(crate) fn newest_path() -> PathBuf {
+    Path::new(DIR).join("newest")
+}
+
 pub(crate) fn segment_path(id: u64) -> PathBuf {
     Path::new(DIR).join(format!("{id:010}.wal"))
 }
