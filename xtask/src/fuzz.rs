@@ -37,6 +37,8 @@ pub(crate) enum TargetName {
     Entry,
     /// Configuration files.
     Config,
+    /// What a peer sends.
+    Peer,
 }
 
 #[derive(Args, Debug)]

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Folders that hold no source of ours.
-const SKIPPED_FOLDERS: [&str; 4] = ["target", ".git", "laneway-data", "__pycache__"];
+const SKIPPED_FOLDERS: [&str; 5] = ["target", ".git", "laneway-data", "laneway-node-1", "__pycache__"];
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {

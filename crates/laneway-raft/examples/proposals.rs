@@ -184,7 +184,14 @@ async fn open_group(
     let (fsm, received) = mpsc::unbounded_channel();
     let recovered = recovery.partitions.remove(&partition).unwrap_or_default();
     let options = GroupOptions::new(partition, NODE);
-    let open = Group::open(options, wal.clone(), recovered, AppliedState::default(), fsm);
+    let open = Group::open(
+        options,
+        wal.clone(),
+        recovered,
+        AppliedState::default(),
+        fsm,
+        None,
+    );
     let mut received = received;
     let mut open = Box::pin(open);
     loop {

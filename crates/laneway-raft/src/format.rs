@@ -38,17 +38,51 @@ impl From<FormatError> for io::Error {
 }
 
 #[derive(Serialize, Deserialize)]
-struct VoteRow {
+pub(crate) struct VoteRow {
     term: u64,
     node: u64,
     committed: bool,
 }
 
+impl VoteRow {
+    pub(crate) fn of(vote: &Vote) -> Self {
+        Self {
+            term: vote.leader_id.term,
+            node: vote.leader_id.node_id,
+            committed: vote.committed,
+        }
+    }
+
+    pub(crate) fn vote(self) -> Vote {
+        Vote {
+            leader_id: LeaderId {
+                term: self.term,
+                node_id: self.node,
+            },
+            committed: self.committed,
+        }
+    }
+}
+
 #[derive(Serialize, Deserialize)]
-struct LogIdRow {
+pub(crate) struct LogIdRow {
     index: u64,
     term: u64,
     leader: u64,
+}
+
+impl LogIdRow {
+    pub(crate) fn of(index: u64, term: u64, leader: u64) -> Self {
+        Self { index, term, leader }
+    }
+
+    pub(crate) fn parts(&self) -> (u64, u64, u64) {
+        (self.index, self.term, self.leader)
+    }
+
+    pub(crate) fn log_id(self) -> LogId {
+        log_id(self.parts())
+    }
 }
 
 /// More than one set of voters: a joint membership on its way from one to the next.
@@ -79,23 +113,12 @@ pub(crate) fn log_id_parts(id: &LogId) -> (u64, u64, u64) {
 }
 
 pub(crate) fn encode_vote(vote: &Vote) -> Bytes {
-    let row = VoteRow {
-        term: vote.leader_id.term,
-        node: vote.leader_id.node_id,
-        committed: vote.committed,
-    };
-    codec::encode(&row).into()
+    codec::encode(&VoteRow::of(vote)).into()
 }
 
 pub(crate) fn decode_vote(bytes: &[u8]) -> Result<Vote, FormatError> {
     let row: VoteRow = codec::decode(bytes).map_err(|source| FormatError::Decode { what: "vote", source })?;
-    Ok(Vote {
-        leader_id: LeaderId {
-            term: row.term,
-            node_id: row.node,
-        },
-        committed: row.committed,
-    })
+    Ok(row.vote())
 }
 
 pub(crate) fn encode_committed(id: &LogId) -> Bytes {
@@ -107,7 +130,7 @@ pub(crate) fn decode_committed(bytes: &[u8]) -> Result<LogId, FormatError> {
         what: "commit position",
         source,
     })?;
-    Ok(log_id((row.index, row.term, row.leader)))
+    Ok(row.log_id())
 }
 
 pub(crate) fn encode_stored_membership(membership: &StoredMembership) -> Bytes {
@@ -128,7 +151,7 @@ pub(crate) fn decode_stored_membership(bytes: &[u8]) -> Result<StoredMembership,
         what: "membership",
         source,
     })?;
-    let at = row.at.map(|at| log_id((at.index, at.term, at.leader)));
+    let at = row.at.map(LogIdRow::log_id);
     Ok(StoredMembership::new(at, membership(row.membership)?))
 }
 
@@ -177,9 +200,9 @@ pub(crate) fn entry(stored: WalEntry) -> Result<Entry, FormatError> {
     })
 }
 
-fn log_id_row(id: &LogId) -> LogIdRow {
+pub(crate) fn log_id_row(id: &LogId) -> LogIdRow {
     let (index, term, leader) = log_id_parts(id);
-    LogIdRow { index, term, leader }
+    LogIdRow::of(index, term, leader)
 }
 
 fn membership_row(membership: &Membership) -> MembershipRow {

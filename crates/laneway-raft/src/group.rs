@@ -9,7 +9,7 @@ mod watch;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +28,7 @@ use crate::fsm::{AppliedState, CheckpointName, FsmMsg, Leadership};
 use crate::log_store::{LogStore, Unsynced};
 use crate::machine::{Machine, Named};
 use crate::network::PeerNetwork;
+use crate::peer::{Peers, Registration};
 use crate::types::Types;
 
 /// Longest wait of [`Group::purge`] for the log to be purged on disk.
@@ -53,6 +54,8 @@ struct Inner {
     leadership: latest::Receiver<Leadership>,
     views: Views,
     closing: Arc<AtomicBool>,
+    /// Taken when the group ends: peers that call are told that it is not here.
+    registration: Mutex<Option<Registration>>,
 }
 
 /// What the log and the machine show of themselves.
@@ -103,6 +106,8 @@ pub struct GroupMetrics {
 impl Group {
     /// Opens the group over its part of the WAL, replays the committed entries above `applied` through `fsm` and starts it.
     ///
+    /// `peers` are the way to the other voters; without them only a group of one voter elects and commits.
+    ///
     /// `recovered` is what the WAL found for this partition; `applied` is what the machine behind `fsm` holds already. Replayed
     /// entries come as [`FsmMsg::Apply`] *before* this returns: the machine must be running, so call this in a task of its own.
     /// Entries that were stored but are not known to be committed follow once there is a leader.
@@ -115,6 +120,7 @@ impl Group {
         recovered: RecoveredPartition,
         applied: AppliedState,
         fsm: mpsc::UnboundedSender<FsmMsg>,
+        peers: Option<Peers>,
     ) -> Result<Self, OpenError> {
         let config = Arc::new(options.config()?);
         let vote = recovered.vote.as_deref().map(format::decode_vote).transpose()?;
@@ -142,7 +148,7 @@ impl Group {
         let (log, purged) = LogStore::new(wal, options.partition, vote, committed);
         let unsynced = Arc::downgrade(&log.unsynced());
         let (machine, named) = Machine::new(fsm.clone(), membership, newest);
-        let network = PeerNetwork::new(options.partition);
+        let network = PeerNetwork::new(options.partition, peers.clone());
         let build = Raft::build(options.node_id, config, network, log, machine);
         let raft = Box::pin(build).await.map_err(|fatal| OpenError::Replay {
             reason: fatal.to_string(),
@@ -154,7 +160,8 @@ impl Group {
             purged,
             unsynced,
         };
-        Ok(Self::start(raft, &options, fsm, term, views))
+        let registration = peers.map(|peers| peers.register(options.partition, raft.clone()));
+        Ok(Self::start(raft, &options, fsm, term, views, registration))
     }
 
     fn start(
@@ -163,6 +170,7 @@ impl Group {
         fsm: mpsc::UnboundedSender<FsmMsg>,
         term: u64,
         views: Views,
+        registration: Option<Registration>,
     ) -> Self {
         let closing = Arc::new(AtomicBool::new(false));
         let (watcher, leadership) =
@@ -186,6 +194,7 @@ impl Group {
             leadership,
             views,
             closing,
+            registration: Mutex::new(registration),
         };
         Self {
             inner: Arc::new(inner),
@@ -343,6 +352,13 @@ impl Group {
     /// definite. A second call waits likewise.
     pub async fn shutdown(&self) {
         self.inner.closing.store(true, Ordering::Release);
+        drop(
+            self.inner
+                .registration
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
         if let Err(error) = Box::pin(self.inner.raft.shutdown()).await {
             tracing::warn!(partition = %self.inner.partition, %error, "raft group ended with an error");
         }

@@ -17,7 +17,7 @@
 //! # Absent on purpose
 //!
 //! No snapshot by count or size, no clock-based reads, no retry of a proposal (its owner knows whether a repeat is harmless).
-//! Connections to peers are not built yet: the module `network` is where they go.
+//! Snapshots are not sent yet: a replica that needs entries which its leader has purged stays behind.
 
 mod format;
 mod fsm;
@@ -26,6 +26,7 @@ mod log_store;
 mod machine;
 mod network;
 mod node_id;
+mod peer;
 mod responder;
 mod types;
 
@@ -35,3 +36,7 @@ pub use group::{
     InitializeError, NameCheckpointError, OpenError, PURGE_WAIT_MS_MAX, PurgeError, ReadIndexError,
 };
 pub use node_id::{GENERATION_MAX, node_id, node_number};
+pub use peer::{
+    GENERATION_TAKEOVER, NodeIntroduction, PeerCallError, PeerListener, PeerOptions, PeerService, PeerStream,
+    PeerTransport, PeerView, Peers, TcpTransport, check_peer_bytes,
+};

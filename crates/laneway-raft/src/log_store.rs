@@ -199,7 +199,7 @@ impl LogReader {
 
 /// Entries that the log should hold did not come back.
 #[derive(Debug, thiserror::Error)]
-#[error("the log lacks entries of {range:?}")]
+#[error("the log lacks entries from {} up to {}", .range.start, .range.end.saturating_sub(1))]
 struct MissingEntries {
     range: Range<u64>,
 }

@@ -42,6 +42,20 @@ pub(super) fn wal(bytes: &mut [u8]) {
     }
 }
 
+/// `peer/frame.rs` of `laneway-raft`
+pub(super) fn peer(bytes: &mut [u8]) {
+    let mut at = 0;
+    while let Some(body_bytes) = u32_at(bytes, at) {
+        let end = at.saturating_add(20).saturating_add(size(body_bytes));
+        let Some(rest) = bytes.get(at + 8..end) else {
+            return;
+        };
+        let crc = crc32fast::hash(rest);
+        put(bytes, at + 4, crc);
+        at = end;
+    }
+}
+
 /// `checkpoint/file.rs`, or `checkpoint/manifest.rs` when the bytes begin so.
 pub(super) fn checkpoint(bytes: &mut [u8]) {
     if bytes.starts_with(b"LWmf") {

@@ -3,6 +3,7 @@
 use std::fs;
 
 use bytes::Bytes;
+use laneway_raft::check_peer_bytes;
 use laneway_server::config::{Config, parse_cluster, parse_node};
 use laneway_storage::checkpoint::{check_checkpoint_bytes, check_manifest_bytes};
 use laneway_storage::codec::{decode_catalog_entry, decode_entry, frames};
@@ -91,6 +92,17 @@ pub(super) fn target(name: TargetName) -> Target {
             execute: config,
             repair: None,
             tokens: CONFIG_TOKENS,
+            golden: &[],
+        },
+        TargetName::Peer => Target {
+            execute: |input| behaviour(&check_peer_bytes(input)),
+            repair: Some(repair::peer),
+            tokens: &[
+                b"laneway\0\x01\0",
+                b"\x01\0\0\0",
+                b"\x02\0\x03\0",
+                b"\x05\0\x03\0",
+            ],
             golden: &[],
         },
     }

@@ -35,7 +35,15 @@ const ARROWS: [(&str, &[&str]); 11] = [
         &["laneway-core", "laneway-storage", "laneway-raft", "laneway-node"],
     ),
     ("chaos-tests", &["laneway-client", "laneway-wire", "laneway-sim"]),
-    ("xtask", &["laneway-storage", "laneway-http", "laneway-server"]),
+    (
+        "xtask",
+        &[
+            "laneway-storage",
+            "laneway-raft",
+            "laneway-http",
+            "laneway-server",
+        ],
+    ),
 ];
 
 /// Heavy dependencies and the crates that own them. Tests (dev-dependencies) are free.
@@ -50,7 +58,7 @@ const OWNERS: [(&str, &[&str]); 14] = [
     ("tracing-subscriber", &["laneway-server"]),
     ("clap", &["laneway-server", "xtask", "chaos-tests"]),
     ("anyhow", &["laneway-server", "xtask", "chaos-tests"]),
-    ("toml", &["laneway-server", "xtask"]),
+    ("toml", &["laneway-server"]),
     ("reqwest", &["laneway-client", "chaos-tests"]),
     ("rand", &["laneway-node", "laneway-sim", "chaos-tests"]),
     ("turmoil", &["laneway-sim"]),

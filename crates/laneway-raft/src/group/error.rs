@@ -18,7 +18,7 @@ pub enum OpenError {
         reason: String,
     },
     /// Entries that the checkpoint lacks were purged: the checkpoint is not the newest one, or it is lost.
-    #[error("the log is purged up to {purged:?}, but the checkpoint ends at {applied:?}")]
+    #[error("the log is purged up to {}, but the checkpoint ends at {}", index(*.purged), index(*.applied))]
     CheckpointBehindLog {
         /// Index up to which the log is purged.
         purged: Option<u64>,
@@ -31,6 +31,11 @@ pub enum OpenError {
         /// What went wrong.
         reason: String,
     },
+}
+
+/// An index, or that there is none.
+fn index(index: Option<u64>) -> String {
+    index.map_or_else(|| "no entry".to_owned(), |index| format!("entry {index}"))
 }
 
 impl From<FormatError> for OpenError {

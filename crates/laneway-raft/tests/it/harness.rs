@@ -9,7 +9,7 @@ use bytes::Bytes;
 use laneway_core::ids::PartitionId;
 use laneway_raft::{
     AppliedState, CheckpointName, CommittedEntry, CommittedPayload, FsmMsg, Group, GroupOptions, Leadership,
-    OpenError,
+    OpenError, Peers,
 };
 use laneway_storage::vfs::RealVfs;
 use laneway_storage::wal::{Wal, WalOptions, WalRecovery};
@@ -173,11 +173,42 @@ impl Replica {
         recovery: &mut WalRecovery,
         applied: AppliedState,
     ) -> Result<Self, OpenError> {
+        Self::open_as(partition, NODE, wal, recovery, applied, None).await
+    }
+
+    /// One of several.
+    pub(crate) async fn open_among(
+        partition: u16,
+        node: u64,
+        wal: &Wal,
+        recovery: &mut WalRecovery,
+        applied: AppliedState,
+        peers: Peers,
+    ) -> Result<Self, OpenError> {
+        Self::open_as(partition, node, wal, recovery, applied, Some(peers)).await
+    }
+
+    async fn open_as(
+        partition: u16,
+        node: u64,
+        wal: &Wal,
+        recovery: &mut WalRecovery,
+        applied: AppliedState,
+        peers: Option<Peers>,
+    ) -> Result<Self, OpenError> {
         let partition = PartitionId(partition);
         let machine = Recorder::new();
         let recovered = recovery.partitions.remove(&partition).unwrap_or_default();
-        let options = GroupOptions::new(partition, NODE);
-        let group = Group::open(options, wal.clone(), recovered, applied, machine.fsm.clone()).await?;
+        let options = GroupOptions::new(partition, node);
+        let group = Group::open(
+            options,
+            wal.clone(),
+            recovered,
+            applied,
+            machine.fsm.clone(),
+            peers,
+        )
+        .await?;
         Ok(Self { group, machine })
     }
 

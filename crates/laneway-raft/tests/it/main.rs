@@ -1,6 +1,7 @@
 //! Groups on a real WAL in a temporary directory.
 
 mod checkpoint;
+mod cluster;
 mod failure;
 mod full_disk;
 #[cfg(test)] // clippy's leave to unwrap goes by this

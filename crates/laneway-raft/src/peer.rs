@@ -1,0 +1,514 @@
+//! Connections between the nodes of a cluster.
+//!
+//! Each node keeps three connections to each other one (votes and heartbeats; entries; bulk) and makes them anew when they
+//! end. Over them go the calls of raft groups and, for the node above, calls of its own ([`Peers::call`]). Both sides of a
+//! connection introduce themselves first, and one that does not belong is refused with the reason on both sides.
+
+mod check;
+mod frame;
+mod handshake;
+mod link;
+mod message;
+mod serve;
+mod transport;
+mod wire;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use laneway_core::ids::PartitionId;
+use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::TransferLeaderRequest;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+pub use check::check_peer_bytes;
+pub use handshake::NodeIntroduction;
+use handshake::{Class, Refused};
+use link::Link;
+pub(crate) use message::Verb;
+pub(crate) use message::{
+    decode_append_response, decode_appended, decode_voted, encode_append, encode_transfer, encode_vote,
+};
+pub use transport::{PeerListener, PeerStream, PeerTransport, TcpTransport};
+pub use wire::PeerCallError;
+use wire::WireStream;
+
+use crate::group::Raft;
+
+type Answer = Result<Bytes, PeerCallError>;
+
+/// Strangers are logged at most once in this time: a port scan must not fill the log.
+const STRANGER_LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Between two survivors of a dead leader who stand for election, so that the first is elected before the second stands.
+const STAND_STEP: Duration = Duration::from_millis(40);
+
+/// Default of [`PeerOptions::takeover`].
+pub const GENERATION_TAKEOVER: Duration = Duration::from_secs(10);
+
+/// What a node needs to talk to others.
+#[derive(Clone, Debug)]
+pub struct PeerOptions {
+    /// This node, as it introduces itself.
+    pub introduction: NodeIntroduction,
+    /// `host:port` of every other node by its number.
+    pub addresses: BTreeMap<u16, String>,
+    /// `host:port` to listen on.
+    pub listen: String,
+    /// How long nothing may have been heard of a node's data generation before another one of that node is let in.
+    pub takeover: Duration,
+}
+
+/// The node's own part of the protocol: calls that are not raft's.
+pub trait PeerService: Send + Sync + 'static {
+    /// Carries out a call of `node`. An error's text reaches the caller as [`PeerCallError::Refused`]: nothing was done.
+    fn call(&self, node: u16, body: Bytes) -> BoxFuture<'_, Result<Vec<Bytes>, String>>;
+}
+
+/// What is known of one peer now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerView {
+    /// Who is there, while connected.
+    pub peer: Option<NodeIntroduction>,
+    /// Nothing listens at its address: the process is gone, and not just slow.
+    pub gone: bool,
+}
+
+/// Connections to all peers. Cheap to clone; they close at [`Peers::shutdown`].
+#[derive(Clone)]
+pub struct Peers {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    transport: Arc<dyn PeerTransport>,
+    introduction: Mutex<NodeIntroduction>,
+    takeover: Duration,
+    links: BTreeMap<(u16, Class), Arc<Link>>,
+    views: BTreeMap<u16, watch::Sender<PeerView>>,
+    callers: Mutex<HashMap<u16, Caller>>,
+    groups: RwLock<HashMap<PartitionId, Raft>>,
+    service: Arc<dyn PeerService>,
+    stranger_logged: Mutex<Option<Instant>>,
+    stopping: Stopping,
+}
+
+/// Who has connected to this node.
+#[derive(Clone, Copy, Debug)]
+struct Caller {
+    raft_id: u64,
+    process: u64,
+    connections: usize,
+    seen: Instant,
+}
+
+impl Peers {
+    /// Listens, and starts to connect to every peer. Returns at once; see [`Peers::view`] for who is there.
+    pub async fn start(
+        transport: Arc<dyn PeerTransport>,
+        options: PeerOptions,
+        service: Arc<dyn PeerService>,
+    ) -> io::Result<Self> {
+        let listener = transport.listen(&options.listen).await?;
+        let mut links = BTreeMap::new();
+        let mut views = BTreeMap::new();
+        for (node, address) in options.addresses {
+            views.insert(node, watch::Sender::new(PeerView::default()));
+            for class in Class::ALL {
+                links.insert((node, class), Arc::new(Link::new(node, class, address.clone())));
+            }
+        }
+        let inner = Arc::new(Inner {
+            transport,
+            introduction: Mutex::new(options.introduction),
+            takeover: options.takeover,
+            links,
+            views,
+            callers: Mutex::default(),
+            groups: RwLock::default(),
+            service,
+            stranger_logged: Mutex::default(),
+            stopping: Stopping::default(),
+        });
+        for link in inner.links.values() {
+            tokio::spawn(Arc::clone(link).run(Arc::clone(&inner)));
+        }
+        tokio::spawn(accept(Arc::clone(&inner), listener));
+        Ok(Self { inner })
+    }
+
+    /// Numbers of all peers.
+    pub fn nodes(&self) -> impl Iterator<Item = u16> + '_ {
+        self.inner.views.keys().copied()
+    }
+
+    /// What is known of `node`, now and later; `None` when it is no peer.
+    #[must_use]
+    pub fn view(&self, node: u16) -> Option<watch::Receiver<PeerView>> {
+        self.inner.views.get(&node).map(watch::Sender::subscribe)
+    }
+
+    /// How this node introduces itself from the next connection on.
+    pub fn introduce_as(&self, introduction: NodeIntroduction) {
+        *lock(&self.inner.introduction) = introduction;
+    }
+
+    /// Calls the node's service on `node`. Errors say whether anything can have been done there. Cancel safety: a dropped call
+    /// may be carried out all the same.
+    pub async fn call(&self, node: u16, within: Duration, body: Vec<Bytes>) -> Result<Bytes, PeerCallError> {
+        let body = Verb::Node.body(body);
+        self.inner
+            .call((node, Class::Bulk), None, PartitionId::CATALOG, within, body)
+            .await
+    }
+
+    /// Closes all connections and listens no more.
+    pub fn shutdown(&self) {
+        self.inner.stopping.stop();
+    }
+
+    /// A group's raft call, answered by the replica with this raft node id and no other.
+    pub(crate) async fn call_raft(
+        &self,
+        raft_id: u64,
+        partition: PartitionId,
+        within: Duration,
+        verb: Verb,
+        body: Vec<Bytes>,
+    ) -> Result<Bytes, PeerCallError> {
+        let key = (crate::node_number(raft_id), Class::Control);
+        let body = verb.body(body);
+        self.inner.call(key, Some(raft_id), partition, within, body).await
+    }
+
+    /// An ordered stream of appends to the replica with this raft node id.
+    pub(crate) fn open(
+        &self,
+        raft_id: u64,
+        partition: PartitionId,
+    ) -> Result<(AppendStream, mpsc::UnboundedReceiver<Answer>), PeerCallError> {
+        let link = self.inner.link((crate::node_number(raft_id), Class::Entries))?;
+        let (stream, answers) = link.open(raft_id, partition)?;
+        Ok((AppendStream(stream), answers))
+    }
+
+    /// Lets peers reach this group until the registration is dropped.
+    pub(crate) fn register(&self, partition: PartitionId, raft: Raft) -> Registration {
+        let mut groups = self.inner.groups.write().unwrap_or_else(PoisonError::into_inner);
+        groups.insert(partition, raft);
+        Registration {
+            peers: self.clone(),
+            partition,
+        }
+    }
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peers")
+            .field("nodes", &self.nodes().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+/// See [`Peers::open`].
+#[derive(Debug)]
+pub(crate) struct AppendStream(WireStream);
+
+impl AppendStream {
+    /// Sends the next request.
+    pub(crate) fn send(&self, body: Vec<Bytes>) {
+        self.0.send(body);
+    }
+}
+
+/// Keeps a group reachable.
+pub(crate) struct Registration {
+    peers: Peers,
+    partition: PartitionId,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let groups = &self.peers.inner.groups;
+        groups
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.partition);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    fn introduction(&self) -> NodeIntroduction {
+        lock(&self.introduction).clone()
+    }
+
+    fn link(&self, key: (u16, Class)) -> Result<&Arc<Link>, PeerCallError> {
+        self.links.get(&key).ok_or_else(|| PeerCallError::NotConnected {
+            node: key.0,
+            reason: "it is not in the cluster file".to_owned(),
+        })
+    }
+
+    async fn call(
+        &self,
+        key: (u16, Class),
+        raft_id: Option<u64>,
+        partition: PartitionId,
+        within: Duration,
+        body: Vec<Bytes>,
+    ) -> Answer {
+        let call = self.link(key)?.call(raft_id, partition, body);
+        tokio::time::timeout(within, call).await.unwrap_or_else(|_| {
+            Err(PeerCallError::NoAnswer {
+                node: key.0,
+                reason: format!("{} ms went by", within.as_millis()),
+            })
+        })
+    }
+
+    fn group(&self, partition: PartitionId) -> Option<Raft> {
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        groups.get(&partition).cloned()
+    }
+
+    fn groups(&self) -> Vec<(PartitionId, Raft)> {
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        groups.iter().map(|(id, raft)| (*id, raft.clone())).collect()
+    }
+
+    /// Whether two nodes belong together. A node without a cluster id belongs to any cluster of its name.
+    fn check(&self, theirs: &NodeIntroduction) -> Result<(), Refused> {
+        let ours = self.introduction();
+        if ours.cluster != theirs.cluster {
+            let (ours, theirs) = (ours.cluster, theirs.cluster.clone());
+            return Err(Refused::OtherCluster { ours, theirs });
+        }
+        if ours.fingerprint != theirs.fingerprint {
+            let (ours, theirs) = (ours.fingerprint, theirs.fingerprint);
+            return Err(Refused::OtherFingerprint { ours, theirs });
+        }
+        let (ours, theirs) = (ours.cluster_id, theirs.cluster_id);
+        if ours != theirs && ours != 0 && theirs != 0 {
+            return Err(Refused::OtherClusterId { ours, theirs });
+        }
+        Ok(())
+    }
+
+    /// Of the node that this one has called.
+    fn check_peer(&self, node: u16, theirs: &NodeIntroduction) -> Result<(), Refused> {
+        if theirs.node() != node {
+            return Err(Refused::NotMe {
+                ours: theirs.node(),
+                wanted: node,
+            });
+        }
+        self.check(theirs)
+    }
+
+    /// Of a node that calls.
+    fn check_caller(&self, to: u16, theirs: &NodeIntroduction) -> Result<(), Refused> {
+        let ours = self.introduction().raft_id;
+        if to != crate::node_number(ours) {
+            return Err(Refused::NotMe {
+                ours: crate::node_number(ours),
+                wanted: to,
+            });
+        }
+        self.check(theirs)?;
+        let node = theirs.node();
+        if node == to {
+            let theirs = theirs.raft_id;
+            return Err(Refused::Twin { node, ours, theirs });
+        }
+        if !self.views.contains_key(&node) {
+            return Err(Refused::NotAPeer { node });
+        }
+        let callers = lock(&self.callers);
+        let Some(known) = callers.get(&node) else {
+            return Ok(());
+        };
+        // One whose connections are about to be seen to end is let in at its next attempt.
+        let is_there = known.process != theirs.process && known.connections > 0;
+        let was_there = known.raft_id != theirs.raft_id && known.seen.elapsed() < self.takeover;
+        if is_there || was_there {
+            let (ours, theirs) = (known.raft_id, theirs.raft_id);
+            return Err(Refused::Twin { node, ours, theirs });
+        }
+        Ok(())
+    }
+
+    /// Counts an incoming connection for as long as the guard lives.
+    fn connected(self: &Arc<Self>, from: &NodeIntroduction) -> Connected {
+        let mut callers = lock(&self.callers);
+        let newcomer = Caller {
+            raft_id: from.raft_id,
+            process: from.process,
+            connections: 0,
+            seen: Instant::now(),
+        };
+        let caller = callers.entry(from.node()).or_insert(newcomer);
+        if caller.process != from.process {
+            *caller = newcomer;
+        }
+        caller.connections += 1;
+        Connected {
+            inner: Arc::clone(self),
+            node: from.node(),
+            process: from.process,
+        }
+    }
+
+    /// A peer has called: it is there.
+    fn poke(&self, node: u16) {
+        for class in Class::ALL {
+            if let Some(link) = self.links.get(&(node, class)) {
+                link.poke();
+            }
+        }
+    }
+
+    fn peer_up(&self, node: u16, welcome: &NodeIntroduction) {
+        if let Some(view) = self.views.get(&node) {
+            view.send_replace(PeerView {
+                peer: Some(welcome.clone()),
+                gone: false,
+            });
+        }
+        let raft_id = welcome.raft_id;
+        let groups = self.groups();
+        tokio::spawn(async move {
+            for (_, raft) in groups {
+                // A group that ended needs none.
+                let _ = raft.trigger().reset_backoff([raft_id]).await;
+            }
+        });
+    }
+
+    fn peer_down(self: &Arc<Self>, node: u16, gone: bool) {
+        let Some(view) = self.views.get(&node) else { return };
+        let before = view.send_replace(PeerView { peer: None, gone });
+        let known = before.peer.as_ref().map(|peer| peer.raft_id);
+        if gone && !before.gone {
+            for (partition, raft) in self.groups() {
+                tokio::spawn(stand_for_dead_leader(partition, raft, node));
+            }
+        }
+        tracing::debug!(node, gone, ?known, "peer is down");
+    }
+
+    fn log_stranger(&self, address: &str, reason: &str) {
+        let mut logged = lock(&self.stranger_logged);
+        if logged.is_none_or(|at| at.elapsed() >= STRANGER_LOG_EVERY) {
+            *logged = Some(Instant::now());
+            tracing::warn!(address, reason, "refused a connection to the peer port");
+        }
+    }
+}
+
+/// Counts one incoming connection.
+struct Connected {
+    inner: Arc<Inner>,
+    node: u16,
+    process: u64,
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        let mut callers = lock(&self.inner.callers);
+        if let Some(caller) = callers.get_mut(&self.node)
+            && caller.process == self.process
+        {
+            caller.connections = caller.connections.saturating_sub(1);
+            caller.seen = Instant::now();
+        }
+    }
+}
+
+async fn accept(inner: Arc<Inner>, listener: Box<dyn PeerListener>) {
+    let stopping = inner.stopping.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stopping.cancelled() => return,
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                tokio::spawn(serve::serve(Arc::clone(&inner), stream, address));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot take a peer's connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// The process of a group's leader is gone for certain, so its lease protects nobody: one survivor after the other stands
+/// for election at once, in an order that spreads the partitions.
+async fn stand_for_dead_leader(partition: PartitionId, raft: Raft, dead: u16) {
+    let us = *raft.node_id();
+    let (vote, rank) = {
+        let metrics = raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let led_by_dead = metrics
+            .current_leader
+            .is_some_and(|leader| crate::node_number(leader) == dead);
+        if !led_by_dead || metrics.state != ServerState::Follower {
+            return;
+        }
+        let membership = metrics.membership_config.membership();
+        let alive: Vec<u64> = membership
+            .voter_ids()
+            .filter(|voter| crate::node_number(*voter) != dead)
+            .collect();
+        let Some(place) = alive.iter().position(|voter| *voter == us) else {
+            return;
+        };
+        let first = usize::from(partition.0) % alive.len();
+        (metrics.vote, (place + alive.len() - first) % alive.len())
+    };
+    tokio::time::sleep(STAND_STEP * u32::try_from(rank).unwrap_or(u32::MAX)).await;
+    if raft.metrics().borrow_watched().vote != vote {
+        return;
+    }
+    tracing::info!(%partition, dead, "the leader's process is gone: standing for election");
+    let request = TransferLeaderRequest::new(vote, us, None);
+    match raft.handle_transfer_leader(request).await {
+        Ok(Ok(())) => {}
+        Ok(Err(refusal)) => tracing::debug!(%partition, %refusal, "no early election"),
+        Err(fatal) => tracing::debug!(%partition, %fatal, "no early election"),
+    }
+}
+
+/// Says once that all tasks shall end.
+#[derive(Clone, Debug)]
+struct Stopping(watch::Sender<bool>);
+
+impl Default for Stopping {
+    fn default() -> Self {
+        Self(watch::Sender::new(false))
+    }
+}
+
+impl Stopping {
+    fn stop(&self) {
+        self.0.send_replace(true);
+    }
+
+    async fn cancelled(&self) {
+        // This sender keeps the channel open.
+        let _ = self.0.subscribe().wait_for(|stop| *stop).await;
+    }
+}
