@@ -130,7 +130,7 @@ impl BodyReader {
         let Ok(permit) = Arc::clone(&self.units).try_acquire_many_owned(more) else {
             let bound = self.units_max.saturating_mul(UNIT_BYTES);
             return Err(ApiError::overloaded(format!(
-                "request bodies in progress would exceed {bound} bytes"
+                "request bodies in progress would exceed {bound} bytes together; retry after a moment, or send smaller batches"
             )));
         };
         match held {

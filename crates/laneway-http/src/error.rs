@@ -76,7 +76,9 @@ impl ApiError {
 
     /// The body is over its bound.
     pub(crate) fn payload_too_large(bytes_max: usize) -> Self {
-        let message = format!("the body is larger than {bytes_max} bytes, the limit of this broker");
+        let message = format!(
+            "the body is larger than {bytes_max} bytes, the limit of this broker; split it into several requests"
+        );
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message).warned()
     }
 
@@ -85,7 +87,7 @@ impl ApiError {
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
             "timeout",
-            "the body was not received in time",
+            "the body stopped coming before it was whole; nothing was done, repeat the request",
         )
         .warned()
     }

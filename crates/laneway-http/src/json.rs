@@ -1,6 +1,7 @@
 //! Reading JSON bodies, with an answer to "where" when they are bad.
 
 use bytes::Bytes;
+use laneway_wire::Object;
 use serde::Deserialize;
 use serde_json::error::Category;
 
@@ -25,7 +26,7 @@ pub(crate) fn or_empty_object(body: Bytes) -> Bytes {
     }
 }
 
-/// Reads a body.
+/// Reads a body, which is an object.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     let text = match std::str::from_utf8(body) {
         Ok(text) => text,
@@ -36,7 +37,10 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiErro
             )));
         }
     };
-    serde_json::from_str(text).map_err(|error| ApiError::bad_body(complaint(text, &error)))
+    match serde_json::from_str(text) {
+        Ok(Object(body)) => Ok(body),
+        Err(error) => Err(ApiError::bad_body(complaint(text, &error))),
+    }
 }
 
 fn complaint(text: &str, error: &serde_json::Error) -> String {
@@ -220,7 +224,16 @@ mod tests {
             "bad body at items[0]: ",
             "invalid type: integer `1`",
         );
-        check(r#"{"items":7}"#, "bad body at items: ", "expected a sequence");
+        check(
+            r#"{"items":7}"#,
+            "bad body at items: ",
+            "expected an array of objects",
+        );
+        check(
+            r#"{"items":[{"queue":"q","payload":1},["q",1]]}"#,
+            "bad body at items[1]",
+            "invalid type: sequence, expected an object",
+        );
         check(r#"{"items":null}"#, "bad body at items: ", "invalid type: null");
         check(
             r#"{"items":[{"queue":"q","queue":"r","payload":1}]}"#,

@@ -41,7 +41,7 @@ const EXPIRED_LEASES: Metric = ("laneway_leases_expired_total", "Leases that ran
 
 const QUEUE_READY: Metric = (
     "laneway_queue_ready_messages",
-    "Messages above the slowest named group's cursor, less those under leases of any group.",
+    "Per lane the most that any one named group has neither settled nor leased (without named groups: queue mode), summed over the lanes.",
 );
 const QUEUE_LEASED: Metric = ("laneway_queue_leased_messages", "Messages under live leases.");
 const QUEUE_DEAD: Metric = ("laneway_queue_dead_letters", "Dead letters.");
@@ -87,6 +87,10 @@ const WAL_SYNCS: Metric = ("laneway_wal_syncs_total", "Syncs of the WAL.");
 const BACKLOG: Metric = ("laneway_backlog_bytes", "Bytes of backlog files.");
 const BACKLOG_LIVE: Metric = ("laneway_backlog_live_bytes", "Live bytes in backlog files.");
 const DEDUP: Metric = ("laneway_dedup_bytes", "Bytes of dedup rows.");
+const DAMAGED: Metric = (
+    "laneway_damaged_files",
+    "Files found damaged that are still needed; readyz and the log name them.",
+);
 const CHECKPOINTS: Metric = ("laneway_checkpoint_bytes", "Bytes of checkpoint files.");
 
 const REQUESTS: Metric = ("laneway_http_requests_total", "HTTP requests answered.");
@@ -184,6 +188,7 @@ fn storage(out: &mut Text, status: &NodeStatus, metrics: &Metrics) {
     out.gauge(BACKLOG_LIVE, status.storage.backlog_live_bytes);
     out.gauge(DEDUP, status.storage.dedup_bytes);
     out.gauge(CHECKPOINTS, status.storage.checkpoint_bytes);
+    out.gauge(DAMAGED, status.storage.damaged_files);
 }
 
 fn http(out: &mut Text, gateway: &GatewayFigures, counts: &Counts) {

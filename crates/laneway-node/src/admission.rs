@@ -34,7 +34,9 @@ impl Admission {
     /// Never waits: over the bound the caller is told to come back.
     pub(crate) fn admit(&self, bytes: usize) -> Result<Permit, RequestError> {
         let overloaded = |what: &str| {
-            let message = format!("too many {what} are in progress in the partition; retry after a moment");
+            let message = format!(
+                "too many {what} are in progress in the partition, more than its disk keeps up with; retry after a moment"
+            );
             RequestError::new(ErrorClass::Overloaded, "overloaded", message)
         };
         let command = Arc::clone(&self.commands)

@@ -23,6 +23,24 @@ impl ClaimGuard {
         }
     }
 
+    pub(crate) fn partition(&self) -> &Arc<PartitionHandle> {
+        &self.partition
+    }
+
+    pub(crate) fn lease_id(&self) -> LeaseId {
+        self.lease_id
+    }
+
+    /// The lanes that would be given back.
+    pub(crate) fn lanes(&self) -> &[LaneId] {
+        &self.lanes
+    }
+
+    /// The lane is settled or given back.
+    pub(crate) fn keep_lane(&mut self, lane: LaneId) {
+        self.lanes.retain(|held| *held != lane);
+    }
+
     /// The answer is on the way: the claim runs to its deadline.
     pub(crate) fn keep(mut self) {
         self.lanes.clear();

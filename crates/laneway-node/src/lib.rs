@@ -33,6 +33,8 @@ mod span_cache;
 mod supervisor;
 
 pub use api::*;
+#[cfg(feature = "failpoints")]
+pub use laneway_storage::failpoint::{ArmError, arm as arm_failpoint};
 pub use node::{Node, Recovered, StartError};
 pub use options::{
     NAMES_BYTES_MAX, NodeLimits, NodeOptions, PARTITIONS_DEFAULT, PARTITIONS_MAX, RaftOptions, StorageOptions,

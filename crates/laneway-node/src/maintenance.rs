@@ -1,6 +1,8 @@
 //! The thread that keeps the disk in order: checkpoints, purging, recycling of WAL segments, compaction, free space.
 
-use std::collections::HashMap;
+mod scrub;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +14,15 @@ use laneway_core::ids::PartitionId;
 use laneway_raft::{CheckpointName, Group};
 use laneway_storage::checkpoint::{CheckpointStore, CheckpointWriter, Manifest};
 use laneway_storage::codec;
+use laneway_storage::payload::PayloadError;
 use laneway_storage::vfs::Vfs;
-use laneway_storage::wal::Wal;
+use laneway_storage::wal::{Wal, WalError};
+
+use self::scrub::Scrubs;
 
 use crate::catalog::{CatalogHandle, CatalogMsg, CatalogPart};
 use crate::options::StorageOptions;
-use crate::partition::{CheckpointPart, LogPosition, PartitionHandle, PartitionMsg};
+use crate::partition::{CheckpointPart, LogPosition, PartitionHandle, PartitionMsg, Stores};
 use crate::replica::ReplicaContext;
 
 /// Between two rounds.
@@ -134,6 +139,11 @@ struct Round {
     full_wanted: HashMap<PartitionId, bool>,
     checkpoint_bytes: HashMap<PartitionId, u64>,
     last_retain: Instant,
+    scrubs: Scrubs,
+    /// Segments that cannot be copied from because they are damaged.
+    damaged_segments: HashSet<u64>,
+    /// What last kept each chore from being done, so that it is told once and not in every round.
+    hindrances: HashMap<(&'static str, PartitionId), String>,
 }
 
 /// Why a checkpoint was not written.
@@ -146,9 +156,19 @@ enum RoundError {
     #[error(transparent)]
     Dedup(#[from] laneway_storage::dedup::DedupError),
     #[error(transparent)]
-    Payload(#[from] laneway_storage::payload::PayloadError),
+    Payload(#[from] PayloadError),
     #[error(transparent)]
-    Wal(#[from] laneway_storage::wal::WalError),
+    Wal(#[from] WalError),
+}
+
+impl RoundError {
+    /// A segment is not what was written: another attempt would end like this one.
+    fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Payload(PayloadError::Damaged { .. } | PayloadError::Wal(WalError::Corrupt { .. }))
+        )
+    }
 }
 
 impl Round {
@@ -159,6 +179,9 @@ impl Round {
             full_wanted: HashMap::new(),
             checkpoint_bytes: HashMap::new(),
             last_retain: Instant::now(),
+            scrubs: Scrubs::default(),
+            damaged_segments: HashSet::new(),
+            hindrances: HashMap::new(),
         }
     }
 
@@ -178,10 +201,10 @@ impl Round {
                 }
             }
             self.checkpoints();
-            if let Err(error) = self.recycle() {
-                tracing::warn!(%error, "wal segments cannot be recycled now");
-            }
+            self.recycle();
             self.compact();
+            self.scrubs
+                .round(self.work.partitions.iter().map(|(partition, _)| partition));
         }
     }
 
@@ -356,55 +379,91 @@ impl Round {
     }
 
     /// Moves what lives in the oldest segments to backlog files, until the log is small again.
-    fn recycle(&self) -> Result<(), RoundError> {
-        let _disks: Vec<_> = self
+    fn recycle(&mut self) {
+        let partitions: Vec<_> = self
             .work
             .partitions
             .iter()
-            .map(|(partition, _)| partition.lock_disk())
+            .map(|(partition, _)| Arc::clone(partition))
             .collect();
+        let _disks: Vec<_> = partitions.iter().map(|partition| partition.lock_disk()).collect();
+        let stores: Vec<_> = partitions
+            .iter()
+            .filter_map(|partition| partition.stores().ok())
+            .collect();
+        if stores.len() < partitions.len() {
+            // A partition that is down may have payloads in any segment.
+            return;
+        }
         let segments = self.work.wal.segments();
         let mut in_use = segments.len();
+        let mut hindrance = None;
         for segment in segments
             .iter()
             .filter(|segment| !segment.active && !segment.log_needed)
         {
-            let stores: Vec<_> = self
-                .work
-                .partitions
-                .iter()
-                .filter_map(|(partition, _)| partition.stores().ok())
-                .collect();
-            if stores.len() < self.work.partitions.len() {
-                // A partition that is down may have payloads there.
-                return Ok(());
-            }
             let live: u64 = stores
                 .iter()
                 .map(|stores| stores.payloads.segment_live_bytes(segment.id))
                 .sum();
-            if live > 0 && in_use < self.work.storage.wal_segments_max as usize {
+            let wanted = live == 0 || in_use >= self.work.storage.wal_segments_max as usize;
+            if !wanted || live > 0 && self.damaged_segments.contains(&segment.id) {
                 continue;
             }
-            for stores in &stores {
-                stores.payloads.evacuate(segment.id)?;
-            }
-            if self.work.wal.release_segment(segment.id)? {
-                in_use -= 1;
+            match free(&self.work.wal, &stores, segment.id) {
+                Ok(true) => {
+                    self.damaged_segments.remove(&segment.id);
+                    in_use -= 1;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    if error.is_damage() {
+                        self.damaged_segments.insert(segment.id);
+                    }
+                    hindrance.get_or_insert(error);
+                }
             }
         }
-        Ok(())
+        // A damaged segment is passed over from now on, and was told of.
+        self.tell("recycle wal segments", PartitionId::CATALOG, hindrance);
     }
 
-    fn compact(&self) {
-        for (partition, _) in &self.work.partitions {
+    fn compact(&mut self) {
+        for at in 0..self.work.partitions.len() {
+            let partition = Arc::clone(&self.work.partitions[at].0);
             let _disk = partition.lock_disk();
             let Ok(stores) = partition.stores() else { continue };
-            if let Err(error) = stores.payloads.compact() {
-                tracing::warn!(partition = %partition.id, %error, "backlog files cannot be compacted now");
-            }
+            let outcome = stores.payloads.compact();
+            self.tell(
+                "compact backlog files",
+                partition.id,
+                outcome.err().map(RoundError::from),
+            );
         }
     }
+
+    /// Says what keeps a chore from being done, when it begins to, or another thing does.
+    fn tell(&mut self, chore: &'static str, partition: PartitionId, hindrance: Option<RoundError>) {
+        let Some(error) = hindrance else {
+            self.hindrances.remove(&(chore, partition));
+            return;
+        };
+        let text = error.to_string();
+        if self.hindrances.get(&(chore, partition)) != Some(&text) {
+            tracing::warn!(%partition, chore, %error, "maintenance cannot do this now, it tries again");
+            self.hindrances.insert((chore, partition), text);
+        }
+    }
+}
+
+/// Copies what is alive in a segment and gives it back. False: it is still needed.
+fn free(wal: &Wal, stores: &[Arc<Stores>], segment: u64) -> Result<bool, RoundError> {
+    let mut clear = true;
+    for stores in stores {
+        clear &= stores.payloads.evacuate(segment)?.clear;
+    }
+    // What was applied in the meantime is copied in the next round; a recycled segment would take it along.
+    Ok(clear && wal.release_segment(segment)?)
 }
 
 fn next<T>(parts: &Receiver<T>) -> Result<T, RoundError> {

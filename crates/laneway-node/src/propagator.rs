@@ -46,8 +46,7 @@ pub(crate) async fn propagate(catalog: Arc<CatalogHandle>, partition: Arc<Partit
 /// and a later one taken, the partition would count as having both.
 async fn bring(catalog: &CatalogHandle, partition: &Arc<PartitionHandle>) -> Result<(), RequestError> {
     let from = CatalogVersion(*partition.catalog_version.borrow());
-    let mut changes = catalog.machine().changes_since(from);
-    changes.truncate(CHANGES_PER_ENTRY_MAX);
+    let changes = catalog.machine().first_changes_since(from, CHANGES_PER_ENTRY_MAX);
     let mut commands = Vec::with_capacity(changes.len());
     for change in changes {
         commands.push(match change {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use laneway_core::ids::PartitionId;
 use laneway_raft::{AppliedState, CheckpointName, FsmMsg, Group, GroupOptions};
+use laneway_storage::checkpoint::MANIFEST_NAME;
 use laneway_storage::rows::RowStore;
 use laneway_storage::vfs::Vfs;
 use laneway_storage::wal::Wal;
@@ -75,7 +76,18 @@ pub(crate) async fn open_group(
             checkpoint,
         });
     }
-    let group = Group::open(options, context.wal.clone(), recovered, applied, fsm)
+    let checkpoint = applied.applied.map(|(index, _, _)| index);
+    if let Some((purged, _, _)) = recovered.purged
+        && checkpoint.is_none_or(|checkpoint| checkpoint < purged)
+    {
+        return Err(OpenError::CheckpointMissing {
+            manifest: context.dir.join(MANIFEST_NAME),
+            partition,
+            purged,
+            checkpoint,
+        });
+    }
+    let group = Group::open(options, context.wal.clone(), recovered, applied, fsm, None)
         .await
         .map_err(|error| start_error(error.to_string()))?;
     let voters = context.voters.iter().copied().collect();

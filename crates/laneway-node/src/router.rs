@@ -126,7 +126,7 @@ impl Node {
             return Ok(());
         }
         let message = format!(
-            "the disk is low: {} bytes are free and {} are kept in reserve; pops, acks and deletions still work",
+            "the disk is low: {} bytes are free and {} are kept in reserve; free space on it, or delete queues: pops, acks and deletions still work",
             self.inner.disk.free_bytes(),
             self.inner.limits.disk_free_bytes_min
         );
@@ -153,7 +153,7 @@ fn unexpected(reply: &impl std::fmt::Debug) -> RequestError {
     RequestError::new(
         ErrorClass::Internal,
         "internal",
-        "unexpected answer; see the node's log",
+        "the partition gave an answer of another kind, a fault of the broker; the node's log has it",
     )
 }
 
@@ -163,7 +163,7 @@ fn refused(refusal: Refusal) -> RequestError {
         Refusal::QueueGone => (
             ErrorClass::NotFound,
             "queue_deleted",
-            "the queue was deleted meanwhile",
+            "the queue was deleted while the request was on its way; repeat it if it is meant for a new queue of that name",
         ),
         Refusal::LanesFull => (
             ErrorClass::Overloaded,
@@ -185,7 +185,11 @@ fn refused(refusal: Refusal) -> RequestError {
             "request_id_reused",
             "the request id was used for a different request; use a new one for each request",
         ),
-        Refusal::DeadLetterGone => (ErrorClass::NotFound, "not_found", "there is no such dead letter"),
+        Refusal::DeadLetterGone => (
+            ErrorClass::NotFound,
+            "not_found",
+            "there is no such dead letter: it was replayed or deleted before",
+        ),
     };
     RequestError::new(class, code, message)
 }

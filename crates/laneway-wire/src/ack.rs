@@ -41,7 +41,7 @@ pub type AckItem<'a> = AckRequest<'a>;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AckBatchRequest<'a> {
     /// In order; they may span lanes and leases.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "crate::value::objects")]
     pub acknowledgments: Vec<AckItem<'a>>,
     /// Group of items that name none; absent means queue mode.
     #[serde(

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::value::{Given, Int, Text};
@@ -99,27 +99,27 @@ impl<'a> QueueOptionsPatch<'a> {
     /// Reads the value of `key` if that is an option; false leaves it unread.
     fn read<'de: 'a, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error> {
         match key {
-            "namespace" => self.namespace = map.next_value()?,
-            "task" => self.task = map.next_value()?,
-            "leaseTime" => self.lease_time = map.next_value()?,
-            "retryLimit" => self.retry_limit = map.next_value()?,
-            "retryDelay" => self.retry_delay = map.next_value()?,
-            "maxSize" => self.max_size = map.next_value()?,
-            "ttl" => self.ttl = map.next_value()?,
-            "priority" => self.priority = map.next_value()?,
-            "deadLetterQueue" => self.dead_letter_queue = map.next_value()?,
-            "dlqAfterMaxRetries" => self.dlq_after_max_retries = map.next_value()?,
-            "delayedProcessing" => self.delayed_processing = map.next_value()?,
-            "windowBuffer" => self.window_buffer = map.next_value()?,
-            "retentionSeconds" => self.retention_seconds = map.next_value()?,
-            "completedRetentionSeconds" => self.completed_retention_seconds = map.next_value()?,
-            "retentionEnabled" => self.retention_enabled = map.next_value()?,
-            "encryptionEnabled" => self.encryption_enabled = map.next_value()?,
-            "maxWaitTimeSeconds" => self.max_wait_time_seconds = map.next_value()?,
-            "minPopWaitTime" => self.min_pop_wait_time = map.next_value()?,
-            "dedupWindowSeconds" => self.dedup_window_seconds = map.next_value()?,
-            "retentionSinkHold" => self.retention_sink_hold = map.next_value()?,
-            "retentionSinkHoldMaxSeconds" => self.retention_sink_hold_max_seconds = map.next_value()?,
+            "namespace" => once(key, &mut self.namespace, map)?,
+            "task" => once(key, &mut self.task, map)?,
+            "leaseTime" => once(key, &mut self.lease_time, map)?,
+            "retryLimit" => once(key, &mut self.retry_limit, map)?,
+            "retryDelay" => once(key, &mut self.retry_delay, map)?,
+            "maxSize" => once(key, &mut self.max_size, map)?,
+            "ttl" => once(key, &mut self.ttl, map)?,
+            "priority" => once(key, &mut self.priority, map)?,
+            "deadLetterQueue" => once(key, &mut self.dead_letter_queue, map)?,
+            "dlqAfterMaxRetries" => once(key, &mut self.dlq_after_max_retries, map)?,
+            "delayedProcessing" => once(key, &mut self.delayed_processing, map)?,
+            "windowBuffer" => once(key, &mut self.window_buffer, map)?,
+            "retentionSeconds" => once(key, &mut self.retention_seconds, map)?,
+            "completedRetentionSeconds" => once(key, &mut self.completed_retention_seconds, map)?,
+            "retentionEnabled" => once(key, &mut self.retention_enabled, map)?,
+            "encryptionEnabled" => once(key, &mut self.encryption_enabled, map)?,
+            "maxWaitTimeSeconds" => once(key, &mut self.max_wait_time_seconds, map)?,
+            "minPopWaitTime" => once(key, &mut self.min_pop_wait_time, map)?,
+            "dedupWindowSeconds" => once(key, &mut self.dedup_window_seconds, map)?,
+            "retentionSinkHold" => once(key, &mut self.retention_sink_hold, map)?,
+            "retentionSinkHoldMaxSeconds" => once(key, &mut self.retention_sink_hold_max_seconds, map)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -198,15 +198,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for ConfigureRequest<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut queue = None;
-                let mut mode = None;
-                let mut inner: Option<QueueOptionsPatch<'de>> = None;
+                let mut queue = Given::Absent;
+                let mut mode = Given::Absent;
+                let mut inner: Given<QueueOptionsPatch<'de>> = Given::Absent;
                 let mut outer = QueueOptionsPatch::default();
                 while let Some(key) = map.next_key::<Text<'de>>()? {
                     match key.as_str() {
-                        "queue" => queue = Some(map.next_value()?),
-                        "mode" => mode = map.next_value()?,
-                        "options" => inner = map.next_value()?,
+                        "queue" => once("queue", &mut queue, &mut map)?,
+                        "mode" => once("mode", &mut mode, &mut map)?,
+                        "options" => once("options", &mut inner, &mut map)?,
                         other => {
                             if !outer.read(other, &mut map)? {
                                 map.next_value::<IgnoredAny>()?;
@@ -214,23 +214,36 @@ impl<'de: 'a, 'a> Deserialize<'de> for ConfigureRequest<'a> {
                         }
                     }
                 }
-                let queue = queue.ok_or_else(|| serde::de::Error::missing_field("queue"))?;
+                let queue = queue.value().ok_or_else(|| A::Error::missing_field("queue"))?;
                 let namespace = not_empty(std::mem::take(&mut outer.namespace));
                 let task = not_empty(std::mem::take(&mut outer.task));
-                let mut options = inner.unwrap_or_default();
+                let mut options = inner.value().unwrap_or_default();
                 options.fill_from(outer);
                 Ok(ConfigureRequest {
                     queue,
                     namespace,
                     task,
                     options,
-                    mode,
+                    mode: mode.value(),
                 })
             }
         }
 
         deserializer.deserialize_map(RequestVisitor)
     }
+}
+
+/// Reads the value of a key that may stand there once: which of two would be meant nobody knows.
+fn once<'de, A: MapAccess<'de>, T: Deserialize<'de>>(
+    key: &str,
+    field: &mut Given<T>,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    if !field.is_absent() {
+        return Err(A::Error::custom(format_args!("duplicate field `{key}`")));
+    }
+    *field = map.next_value()?;
+    Ok(())
 }
 
 fn not_empty(text: Given<Text<'_>>) -> Option<Text<'_>> {

@@ -3,7 +3,7 @@
 //! **Invariants.** Key names are those of the Queen contract, odd casing included; they never change. Unknown keys are
 //! ignored, `null` for an optional field is the same as absence. Payloads are raw JSON text ([`serde_json::value::RawValue`])
 //! and are never re-encoded. Nothing here buffers a document generically (no `flatten`, no `untagged`): that would limit the
-//! depth of payloads to serde_json's recursion limit.
+//! depth of payloads to serde_json's recursion limit. A body is an object, and so is each element of its arrays: [`Object`].
 //!
 //! Deliberately absent: validation (names, ranges), transport, and anything of the broker's internals.
 
@@ -44,4 +44,4 @@ pub use status::{
     DigestResponse, GroupDigest, GroupStatus, HealthResponse, HttpStatus, ReadyResponse, StatusResponse,
     StorageStatus,
 };
-pub use value::{Given, Int, Text};
+pub use value::{Given, Int, Object, Text};

@@ -11,7 +11,7 @@ use crate::value::Text;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PushRequest<'a> {
     /// In order; one result comes back for each.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "crate::value::objects")]
     pub items: Vec<PushItem<'a>>,
 }
 

@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Deref;
 
-use serde::de::{Deserializer, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// A string, borrowed from the body whenever it holds no escapes (serde copies the `Cow` inside an `Option`).
@@ -135,6 +137,14 @@ impl<T> Given<T> {
         matches!(self, Self::Absent)
     }
 
+    /// The value, if there is one.
+    pub fn value(self) -> Option<T> {
+        match self {
+            Self::Absent | Self::Null => None,
+            Self::Value(value) => Some(value),
+        }
+    }
+
     /// This one, or `other` when the key is not there.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
@@ -155,6 +165,56 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(Option::deserialize(deserializer)?.map_or(Self::Null, Self::Value))
     }
+}
+
+/// A value read from a JSON object and nothing else. What serde derives for a struct also takes an array of its fields in
+/// order, which no request means: bodies, and the objects in their arrays, are read through this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+
+        deserializer.deserialize_map(ObjectVisitor(PhantomData)).map(Self)
+    }
+}
+
+/// Reads an array of objects; for `#[serde(deserialize_with)]`.
+pub(crate) fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    struct ObjectsVisitor<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectsVisitor<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array of objects")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Vec<T>, A::Error> {
+            let mut objects = Vec::new();
+            while let Some(Object(object)) = array.next_element()? {
+                objects.push(object);
+            }
+            Ok(objects)
+        }
+    }
+
+    deserializer.deserialize_seq(ObjectsVisitor(PhantomData))
 }
 
 #[cfg(test)]
@@ -181,6 +241,40 @@ mod tests {
         assert_eq!(read("18446744073709551615"), Some(i64::MAX));
         for bad in ["1.5", "\"5\"", "true", "null", "[]", "{}", "1e999"] {
             assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn array_is_no_object() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Pair<'a> {
+            #[serde(borrow)]
+            left: Text<'a>,
+            right: Option<Int>,
+        }
+        #[derive(Debug, Deserialize)]
+        struct Pairs<'a> {
+            #[serde(borrow, deserialize_with = "objects")]
+            pairs: Vec<Pair<'a>>,
+        }
+        let read = |text| serde_json::from_str::<Object<Pairs<'_>>>(text).map(|object| object.0.pairs);
+        let pair = Pair {
+            left: "a".into(),
+            right: Some(Int(1)),
+        };
+        assert_eq!(read(r#"{"pairs":[{"left":"a","right":1}]}"#).unwrap(), [pair]);
+        for bad in [
+            r#"{"pairs":[["a",1]]}"#,
+            r#"{"pairs":[null]}"#,
+            r#"{"pairs":["a"]}"#,
+            r#"{"pairs":{"left":"a"}}"#,
+            r#"[[{"left":"a"}]]"#,
+            r#"{"pairs":[{"left":"a","left":"b"}]}"#,
+            r#"{"pairs":[],"pairs":[]}"#,
+            r#"{"pairs":[]} {}"#,
+            "null",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
         }
     }
 }

@@ -39,8 +39,11 @@ pub(crate) fn address(path: &str) -> Result<(Option<LaneId>, String), ApiError> 
 /// A stored payload as JSON text.
 pub(super) fn raw(payload: &Bytes) -> Result<&RawValue, ApiError> {
     let payload: &[u8] = if payload.is_empty() { b"null" } else { payload };
-    serde_json::from_slice(payload)
-        .map_err(|error| ApiError::internal(format!("a stored payload is no JSON: {error}")))
+    serde_json::from_slice(payload).map_err(|error| {
+        ApiError::internal(format!(
+            "a stored payload is no JSON, which no push takes: the data on disk is damaged ({error})"
+        ))
+    })
 }
 
 fn answer(info: &MessageInfo) -> Result<MessageDetail<'_>, ApiError> {

@@ -173,6 +173,51 @@ async fn bad_settings_change_nothing() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_of_another_shape_change_nothing() {
+    let extend = "lease/019fb305-4c95-7000-8400-000000000007/extend";
+    // An array in place of an object, null where something is required, a key twice, something behind the end.
+    let bodies = [
+        ("push", r#"[[{"queue":"q","payload":1}]]"#),
+        ("push", r#"{"items":[["q",null,1,"t9"]]}"#),
+        ("push", r#"{"items":[null]}"#),
+        ("push", "null"),
+        ("push", r#"{"items":[],"items":[]}"#),
+        ("push", r#"{"items":[{"queue":"q","queue":"r","payload":1}]}"#),
+        ("push", r#"{"items":[{"queue":"q","payload":1}]} null"#),
+        ("ack", "null"),
+        ("ack", r#"["t1","1","completed"]"#),
+        (
+            "ack",
+            r#"{"transactionId":"t1","partitionId":"1","status":"ok","status":"dlq"}"#,
+        ),
+        ("ack", r#"{"transactionId":"t1","partitionId":"1"},"#),
+        ("ack/batch", "null"),
+        ("ack/batch", r#"[[{"transactionId":"t1","partitionId":"1"}]]"#),
+        ("ack/batch", r#"{"acknowledgments":[["t1","1"]]}"#),
+        ("ack/batch", r#"{"acknowledgments":[null]}"#),
+        (extend, "[]"),
+        (extend, "[5]"),
+        (extend, r#"{"seconds":5,"seconds":6}"#),
+        (extend, r#"{"seconds":5}}"#),
+        ("configure", "null"),
+        ("configure", r#"["q"]"#),
+        ("configure", r#"{"queue":"q","options":[1]}"#),
+        ("configure", r#"{"queue":"q","queue":"r"}"#),
+        ("configure", r#"{"queue":"q","ttl":5,"ttl":null}"#),
+        (
+            "configure",
+            r#"{"queue":"q","options":{"leaseTime":5,"leaseTime":6}}"#,
+        ),
+        ("configure", r#"{"queue":"q"}x"#),
+        ("dlq/1/replay", "[]"),
+        ("dlq/1/replay", "{} {}"),
+        ("messages/1/t0/retry", "[]"),
+        ("messages/1/t0/retry", r#"["q","p"]"#),
+    ];
+    check_bodies(&bodies.map(|(route, body)| (route, body, 400, "bad_body"))).await;
+}
+
 /// Asks each target, expects its refusal, and that none changed anything.
 async fn check_targets(cases: &[(&str, &str, u16, &str)]) {
     let broker = busy_broker().await;

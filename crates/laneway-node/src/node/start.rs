@@ -85,12 +85,25 @@ pub enum StartError {
     },
     /// The data directory has data but not the file that says whose.
     #[error(
-        "data directory {} has files but no identity; restore the identity file from a backup or choose an empty directory",
-        .dir.display()
+        "data directory {} has data, but {} is missing; restore that file from a backup or choose an empty directory",
+        .dir.display(),
+        .dir.join("identity").display()
     )]
     NoIdentity {
         /// The directory.
         dir: PathBuf,
+    },
+    /// The data directory has an identity but no log.
+    #[error(
+        "the log of data directory {} is gone: there is no segment in {}; put the files back, or restore the data directory from a backup, or move it aside and start empty",
+        .dir.display(),
+        .wal.display()
+    )]
+    NoLog {
+        /// The directory.
+        dir: PathBuf,
+        /// The log's folder.
+        wal: PathBuf,
     },
     /// The log cannot be opened.
     #[error(transparent)]
@@ -197,14 +210,24 @@ impl Foundation {
             segments_max: options.storage.wal_segments_max,
             tail_cache_bytes: options.storage.tail_cache_bytes,
         };
-        let (wal, recovery) = Wal::open(Arc::clone(&vfs), dir.join("wal"), wal_options)?;
+        let wal_dir = dir.join("wal");
+        // The identity is written when the log is there: once it was, an empty folder is no new log but a lost one.
+        if !new && !Wal::exists(&*vfs, &wal_dir).map_err(|source| io_error(wal_dir.display(), source))? {
+            return Err(StartError::NoLog { dir, wal: wal_dir });
+        }
+        let (wal, recovery) = Wal::open(Arc::clone(&vfs), wal_dir, wal_options)?;
+        if new && !recovery.partitions.is_empty() {
+            // A log in which nothing was ever written is that of a first start that did not get so far.
+            wal.close();
+            return Err(StartError::NoIdentity { dir });
+        }
         let rows = SledRowStore::open(&dir.join("rows"))
             .map_err(|error| io_error(dir.join("rows").display(), std::io::Error::other(error)))?;
         if new {
             // Only now: a start that fails before leaves a directory that a next one may still take.
             identity
                 .write(&*vfs, &dir)
-                .map_err(|error| io_error("identity", std::io::Error::other(error)))?;
+                .map_err(|error| io_error("writing the identity", std::io::Error::other(error)))?;
         }
         Ok(Self {
             options,
@@ -415,14 +438,17 @@ fn accept(identity: Identity, options: &NodeOptions) -> Result<Identity, StartEr
     Ok(identity)
 }
 
-/// Mints an identity for an empty directory; one with data but no identity is refused.
+/// Mints an identity for an empty directory; one with data but no identity is refused. Whether there is data in the log
+/// is seen when that is open.
 fn found_identity(options: &NodeOptions, vfs: &dyn Vfs, dir: &Path) -> Result<Identity, StartError> {
-    let partitions = dir.join("partitions");
-    if vfs
-        .exists(&partitions)
-        .map_err(|source| io_error(partitions.display(), source))?
-    {
-        return Err(StartError::NoIdentity { dir: dir.to_owned() });
+    for data in ["partitions", "catalog"] {
+        let path = dir.join(data);
+        if vfs
+            .exists(&path)
+            .map_err(|source| io_error(path.display(), source))?
+        {
+            return Err(StartError::NoIdentity { dir: dir.to_owned() });
+        }
     }
     let partitions = if options.partitions == 0 {
         PARTITIONS_DEFAULT

@@ -1,5 +1,6 @@
 //! What a node tells of itself.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use laneway_core::ids::PartitionId;
@@ -12,6 +13,9 @@ use crate::process;
 
 impl Node {
     /// Whether it serves all partitions, and what it lacks.
+    ///
+    /// Damaged files are among the reasons, but do not make it unready: nearly everything is served, and a balancer that
+    /// took the node away for one bad block would take all the rest away, too.
     pub fn readiness(&self) -> Readiness {
         let mut reasons = Vec::new();
         if !self.inner.catalog.serving.load(Ordering::Acquire) {
@@ -28,10 +32,24 @@ impl Node {
                 });
             }
         }
-        Readiness {
-            ready: reasons.is_empty(),
-            reasons,
+        let ready = reasons.is_empty();
+        reasons.extend(self.damage());
+        Readiness { ready, reasons }
+    }
+
+    /// One line per damaged file that is still needed.
+    fn damage(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for partition in &self.inner.partitions {
+            let Ok(stores) = partition.stores() else { continue };
+            lines.extend(stores.damaged().iter().map(|damaged| {
+                format!(
+                    "partition {}: {damaged}; requests that need it fail, restore the data directory from a backup",
+                    partition.id
+                )
+            }));
         }
+        lines
     }
 
     /// The node for people and tools.
@@ -85,16 +103,20 @@ impl Node {
             wal_syncs: wal.fsyncs,
             ..StorageStatus::default()
         };
+        let mut damaged = BTreeSet::new();
         for stores in inner
             .partitions
             .iter()
             .filter_map(|partition| partition.stores().ok())
         {
+            // Partitions share the log's segments.
+            damaged.extend(stores.damaged().into_iter().map(|damaged| damaged.file));
             let payloads = stores.payloads.stats();
             status.backlog_bytes += payloads.backlog_bytes;
             status.backlog_live_bytes += payloads.backlog_live_bytes;
             status.dedup_bytes += stores.dedup.stats().file_bytes;
         }
+        status.damaged_files = u64::try_from(damaged.len()).expect("a length fits u64");
         status
     }
 

@@ -11,6 +11,7 @@ use laneway_core::ids::{LaneId, LeaseId, PartitionId, QueueId};
 use laneway_core::reply::Reply;
 use laneway_core::settings::QueueRow;
 use laneway_raft::Group;
+use laneway_storage::DamagedFile;
 use laneway_storage::dedup::{DedupKey, DedupStore};
 use laneway_storage::payload::PayloadStore;
 use ractor::ActorRef;
@@ -68,7 +69,6 @@ pub(crate) struct ClaimAsk {
     pub(crate) lanes_max: u16,
     pub(crate) messages_max: u32,
     pub(crate) lease_ms: Option<u64>,
-    pub(crate) auto_ack: bool,
 }
 
 /// The stores beside the machine, shared with request tasks.
@@ -77,6 +77,15 @@ pub(crate) struct Stores {
     pub(crate) payloads: PayloadStore,
     pub(crate) dedup: DedupStore,
     pub(crate) spans: SpanCache,
+}
+
+impl Stores {
+    /// Files found damaged that are still needed.
+    pub(crate) fn damaged(&self) -> Vec<DamagedFile> {
+        let mut damaged = self.payloads.damaged();
+        damaged.extend(self.dedup.damaged());
+        damaged
+    }
 }
 
 /// A partition as the rest of the node sees it; it outlives restarts of the actor.

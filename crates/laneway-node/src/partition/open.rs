@@ -47,7 +47,10 @@ pub(crate) enum OpenError {
     #[error(transparent)]
     Dedup(#[from] DedupError),
     /// The checkpoint's rows contradict each other.
-    #[error("the checkpoint in {} is damaged: {what}", .dir.display())]
+    #[error(
+        "the checkpoint in {} is damaged: {what}; restore the data directory from a backup, or move it aside and start empty",
+        .dir.display()
+    )]
     Rows {
         /// Where.
         dir: PathBuf,
@@ -81,6 +84,21 @@ pub(crate) enum OpenError {
         partition: laneway_core::ids::PartitionId,
         /// Index of its checkpoint.
         checkpoint: u64,
+    },
+    /// The log was purged beyond the checkpoint: that is not the one it was purged for.
+    #[error(
+        "partition {partition} lacks entries up to {purged}: the log begins behind them, but {}; put the manifest and the checkpoint files beside it back, or restore the data directory from a backup",
+        found(.manifest, *.checkpoint)
+    )]
+    CheckpointMissing {
+        /// The manifest of the partition's checkpoint.
+        manifest: PathBuf,
+        /// Which partition.
+        partition: laneway_core::ids::PartitionId,
+        /// The log begins behind this entry.
+        purged: u64,
+        /// Index of the checkpoint, if there is one.
+        checkpoint: Option<u64>,
     },
     /// Its actor or group does not start.
     #[error("partition {0} does not start: {1}")]
@@ -230,6 +248,17 @@ impl Opened {
             Ok(())
         });
         Ok((actor, group_task))
+    }
+}
+
+/// What there is of a checkpoint.
+fn found(manifest: &Path, checkpoint: Option<u64>) -> String {
+    match checkpoint {
+        Some(index) => format!(
+            "the checkpoint that {} names ends at {index} and is an older one",
+            manifest.display()
+        ),
+        None => format!("{} is missing", manifest.display()),
     }
 }
 

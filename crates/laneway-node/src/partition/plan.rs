@@ -47,8 +47,8 @@ impl Running {
 
     fn plan_push(&mut self, push: PushAsk, draft: &mut Draft) -> Plan {
         if self.stores.dedup.full() {
-            let message =
-                "the partition's store of transaction ids is full; retry when the dedup window has passed";
+            let message = "the partition remembers as many transaction ids as it may, so it cannot tell duplicates of new messages; \
+                 retry after a moment, and if it stays so shorten dedupWindowSeconds of busy queues or raise dedup_bytes_max";
             return Plan::Answer(Err(RequestError::new(
                 ErrorClass::Overloaded,
                 "overloaded",
@@ -149,7 +149,7 @@ impl Running {
             RequestError::new(
                 ErrorClass::Internal,
                 "internal",
-                "dedup rows are not readable; see the node's log",
+                "transaction ids on disk cannot be read, so nothing was pushed; the node's log names the damage",
             )
         })
     }
@@ -189,7 +189,8 @@ impl Running {
             lanes_max: ask.lanes_max,
             messages_max: ask.messages_max,
             lease_ms: ask.lease_ms,
-            auto_ack: ask.auto_ack,
+            // The gateway settles what it has read: settled here, a batch that cannot be read would be lost.
+            auto_ack: false,
         }))
     }
 }

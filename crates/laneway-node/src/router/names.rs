@@ -24,7 +24,7 @@ impl Node {
             return Ok(());
         }
         let message = format!(
-            "a transaction id has {} bytes; it may have {bytes_max}",
+            "a transaction id has {} bytes, the limit is {bytes_max}; use a shorter one, such as a hash",
             transaction_id.len()
         );
         Err(RequestError::new(ErrorClass::TooLarge, "name_too_long", message))

@@ -1,29 +1,28 @@
-//! Pop: rotate over the partitions, park when nothing is there, read the payloads of what was claimed.
+//! Pop: rotate over the partitions, park when nothing is there.
+
+mod deliver;
+mod settle;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
-use laneway_core::command::{Command, ReleaseClaim};
-use laneway_core::ids::{LeaseId, MessageId, Offset, PartitionId, Slot};
-use laneway_core::reply::{Claimed, ClaimedLane, Refusal, Reply};
+use laneway_core::ids::{LeaseId, PartitionId, Slot};
+use laneway_core::reply::{Refusal, Reply};
 use laneway_core::settings::{GroupStart, QueueRow};
 use laneway_core::time::WallTime;
-use laneway_storage::payload::StoredMessage;
 use tokio::time::Instant;
 
+pub(super) use deliver::{to_message, unreadable};
+
 use super::{refused, unexpected};
-use crate::api::{
-    ErrorClass, PopReply, PopRequest, PopSource, PoppedLane, PoppedMessage, QUEUE_MODE_GROUP, RequestError,
-};
-use crate::claim_guard::ClaimGuard;
+use crate::api::{ErrorClass, PopReply, PopRequest, PopSource, QUEUE_MODE_GROUP, RequestError};
 use crate::node::Node;
 use crate::parking::Hint;
-use crate::partition::{Ask, ClaimAsk, PartitionHandle, Stores};
-use crate::span_cache::SpanCache;
+use crate::partition::{Ask, ClaimAsk, PartitionHandle};
 
-/// Reads up to this size are done at once: most come from memory, and a thread's wake-up costs more than the rest.
-const INLINE_READ_BYTES_MAX: u64 = 128 * 1024;
+/// Lease of a claim that is to be settled at delivery. No client sees it: it only has to outlast the reading, and is what
+/// the messages wait for when this process ends in between.
+const AUTO_ACK_LEASE_MS: u64 = 30_000;
 
 /// What one look at the partitions found.
 enum Found {
@@ -36,9 +35,20 @@ impl Node {
     /// Claims deliverable messages, waiting for some if asked to.
     ///
     /// Durability: the lease (or, with auto-ack, the settlement) is on stable storage of a quorum. Cancel safety:
-    /// dropping the future or the reply before [`PopReply::delivered`] gives the claim back, uncharged; with auto-ack the
-    /// messages are settled nevertheless.
-    pub async fn pop(&self, mut request: PopRequest) -> Result<PopReply, RequestError> {
+    /// dropping the future or the reply before [`PopReply::delivered`] gives the claim back, uncharged. With auto-ack the
+    /// messages are settled once they are read, as the last step: only dropping the future before that gives them back.
+    pub async fn pop(&self, request: PopRequest) -> Result<PopReply, RequestError> {
+        let (group, auto_ack) = (Arc::clone(&request.group), request.auto_ack);
+        let reply = self.claim(request).await?;
+        if auto_ack {
+            self.settle(&group, reply).await
+        } else {
+            Ok(reply)
+        }
+    }
+
+    /// Claims and reads.
+    async fn claim(&self, mut request: PopRequest) -> Result<PopReply, RequestError> {
         self.check_pop_names(&request)?;
         if &*request.group == QUEUE_MODE_GROUP {
             request.start = GroupStart::Beginning;
@@ -96,7 +106,10 @@ impl Node {
 
     fn parking_slot(&self) -> Result<tokio::sync::SemaphorePermit<'_>, RequestError> {
         self.inner.parking_slots.try_acquire().map_err(|_| {
-            let message = "too many pops are waiting on this node; retry after a moment";
+            let message = format!(
+                "{} pops wait on this node, which is its limit; retry after a moment or raise parked_pops_max",
+                self.inner.limits.parked_pops_max
+            );
             RequestError::new(ErrorClass::Overloaded, "overloaded", message)
         })
     }
@@ -146,7 +159,7 @@ impl Node {
         queues: &[Arc<QueueRow>],
         hinted: Option<PartitionId>,
     ) -> Result<Found, RequestError> {
-        let mut trouble = None;
+        let (mut trouble, mut damage) = (None, None);
         let start = self.inner.rotation.fetch_add(1, Ordering::Relaxed);
         for at in 0..queues.len() {
             let row = &queues[(start + at) % queues.len()];
@@ -157,6 +170,8 @@ impl Node {
                     Ok(Some(reply)) => room.take(reply, &mut gathered),
                     Ok(None) => {}
                     Err(error) if matches!(error.class, ErrorClass::Unavailable) => trouble = Some(error),
+                    // Damage in one lane: what others hold can still be had.
+                    Err(error) if matches!(error.class, ErrorClass::Internal) => damage = Some(error),
                     // What is claimed already is worth more than the trouble, which the next pop meets again.
                     Err(_) if !gathered.lanes.is_empty() => break,
                     Err(error) => return Err(error),
@@ -169,7 +184,7 @@ impl Node {
                 return Ok(Found::Messages(gathered));
             }
         }
-        Ok(Found::Nothing(trouble))
+        damage.map_or(Ok(Found::Nothing(trouble)), Err)
     }
 
     fn candidates(
@@ -205,103 +220,21 @@ impl Node {
             lane: pinned(&request.source).cloned(),
             lanes_max: room.lanes,
             messages_max: room.messages,
-            lease_ms: request.lease_ms,
-            auto_ack: request.auto_ack,
+            lease_ms: if request.auto_ack {
+                Some(AUTO_ACK_LEASE_MS)
+            } else {
+                request.lease_ms
+            },
         };
         match partition.ask(Ask::Claim(ask), 0).await? {
             Reply::Claimed(claimed) if claimed.lanes.is_empty() => Ok(None),
-            Reply::Claimed(claimed) => self
-                .deliver(partition, row, claimed, request.auto_ack)
-                .await
-                .map(Some),
+            Reply::Claimed(claimed) => {
+                let bytes_max = self.inner.limits.pop_bytes_max.saturating_sub(room.bytes);
+                deliver::deliver(partition, row, claimed, bytes_max, !request.auto_ack).await
+            }
             // Deleted meanwhile: there is nothing to get, and the next look finds the queue as it is then.
             Reply::Refused(Refusal::QueueGone) => Ok(None),
             Reply::Refused(refusal) => Err(refused(refusal)),
-            reply => Err(unexpected(&reply)),
-        }
-    }
-
-    /// Reads what was claimed. What has no room in the answer is given back.
-    async fn deliver(
-        &self,
-        partition: &Arc<PartitionHandle>,
-        row: &QueueRow,
-        mut claimed: Claimed,
-        auto_ack: bool,
-    ) -> Result<PopReply, RequestError> {
-        let lease_id = (!auto_ack).then_some(claimed.lease_id);
-        let guard = lease_id.map(|lease| {
-            let lanes = claimed.lanes.iter().map(|lane| lane.lane).collect();
-            ClaimGuard::new(Arc::clone(partition), lease, lanes)
-        });
-        let stores = partition.stores()?;
-        if lease_id.is_some() {
-            self.cut_to_fit(partition, &stores, &mut claimed).await?;
-        }
-        let queue: Arc<str> = row.name.as_str().into();
-        let mut lanes = Vec::with_capacity(claimed.lanes.len());
-        for lane in claimed.lanes {
-            let stored = read_lane(&stores, &lane).await?;
-            if let Some(lease) = lease_id {
-                remember_span(&stores, lease, &lane, &stored);
-            }
-            lanes.push(PoppedLane {
-                queue: Arc::clone(&queue),
-                name: lane.name.as_str().into(),
-                lane: lane.lane,
-                attempt: lane.attempt,
-                messages: stored
-                    .into_iter()
-                    .map(|message| to_message(lane.lane, message))
-                    .collect(),
-            });
-        }
-        Ok(PopReply {
-            lease_id,
-            lanes,
-            guards: guard.into_iter().collect(),
-        })
-    }
-
-    async fn cut_to_fit(
-        &self,
-        partition: &Arc<PartitionHandle>,
-        stores: &Stores,
-        claimed: &mut Claimed,
-    ) -> Result<(), RequestError> {
-        let mut room = self.inner.limits.pop_bytes_max;
-        let mut cuts: Vec<(_, Option<Offset>)> = Vec::new();
-        let mut kept = Vec::with_capacity(claimed.lanes.len());
-        for mut lane in std::mem::take(&mut claimed.lanes) {
-            if room == 0 && !kept.is_empty() {
-                cuts.push((lane.lane, None));
-                continue;
-            }
-            let end = stores
-                .payloads
-                .fits(lane.lane, lane.offset_first, lane.batch_end, room);
-            if end < lane.batch_end {
-                cuts.push((lane.lane, Some(end)));
-                lane.batch_end = end;
-                room = 0;
-            } else {
-                room = room.saturating_sub(stores.payloads.bytes(lane.lane, lane.offset_first, end));
-            }
-            kept.push(lane);
-        }
-        claimed.lanes = kept;
-        if cuts.is_empty() {
-            return Ok(());
-        }
-        let release = ReleaseClaim {
-            lease_id: claimed.lease_id,
-            lanes: cuts,
-        };
-        match partition
-            .ask(Ask::Command(Command::ReleaseClaim(release), Bytes::new()), 0)
-            .await?
-        {
-            Reply::Released(_) => Ok(()),
             reply => Err(unexpected(&reply)),
         }
     }
@@ -382,63 +315,5 @@ fn pinned(source: &PopSource) -> Option<&Arc<str>> {
     match source {
         PopSource::Lane(_, lane) => Some(lane),
         PopSource::Queue(_) | PopSource::Discovery { .. } => None,
-    }
-}
-
-async fn read_lane(stores: &Arc<Stores>, lane: &ClaimedLane) -> Result<Vec<StoredMessage>, RequestError> {
-    let (id, from, to) = (lane.lane, lane.offset_first, lane.batch_end);
-    let stores = Arc::clone(stores);
-    let read = move |stores: &Stores| stores.payloads.read(id, from, to, u64::MAX);
-    let messages = if stores.payloads.bytes(id, from, to) <= INLINE_READ_BYTES_MAX {
-        read(&stores)
-    } else {
-        tokio::task::spawn_blocking(move || read(&stores))
-            .await
-            .map_err(|error| unreadable(&error))?
-    };
-    messages.map_err(|error| unreadable(&error))
-}
-
-pub(super) fn unreadable(error: &impl std::fmt::Display) -> RequestError {
-    tracing::error!(%error, "stored messages cannot be read");
-    RequestError::new(
-        ErrorClass::Internal,
-        "internal",
-        "stored messages cannot be read; see the node's log",
-    )
-}
-
-/// Hashes of the transaction ids, as an ack will name them. A hole (deleted meanwhile) ends the span.
-fn remember_span(stores: &Stores, lease: LeaseId, lane: &ClaimedLane, stored: &[StoredMessage]) {
-    let mut hashes = Vec::with_capacity(stored.len());
-    let mut next = stored.first().map_or(lane.offset_first, |message| message.offset);
-    let first = next;
-    for message in stored {
-        if message.offset != next {
-            break;
-        }
-        hashes.push(SpanCache::hash(&transaction_id(lane.lane, message)));
-        next = next.plus(1);
-    }
-    stores.spans.put(lease, lane.lane, first, hashes);
-}
-
-/// The transaction id that clients see: the given one, else the message id's text.
-pub(super) fn transaction_id(lane: laneway_core::ids::LaneId, message: &StoredMessage) -> String {
-    if message.transaction_id.is_empty() {
-        MessageId::new(message.wall, lane, message.offset).to_string()
-    } else {
-        message.transaction_id.clone()
-    }
-}
-
-/// A stored message as clients see it.
-pub(super) fn to_message(lane: laneway_core::ids::LaneId, message: StoredMessage) -> PoppedMessage {
-    PoppedMessage {
-        id: MessageId::new(message.wall, lane, message.offset),
-        offset: message.offset,
-        transaction_id: transaction_id(lane, &message),
-        created: message.wall,
-        payload: message.payload,
     }
 }

@@ -78,7 +78,7 @@ impl Node {
             let counts = sums.get(&row.id).copied().unwrap_or_default().counts;
             QueueMetrics {
                 queue: row.name,
-                ready: counts.pending,
+                ready: counts.ready_messages,
                 leased: counts.processing,
                 dead: counts.dead_letters,
                 lanes: counts.lanes,
@@ -229,6 +229,7 @@ fn add(sum: &mut Sum, part: Sum) {
     to.processing += from.processing;
     to.completed += from.completed;
     to.dead_letters += from.dead_letters;
+    to.ready_messages += from.ready_messages;
     sum.consumed += part.consumed;
     sum.retained_bytes += part.retained_bytes;
 }

@@ -1,5 +1,7 @@
 //! A whole node on a real disk, without HTTP.
 
+mod auto_ack;
 mod basics;
+mod damage;
 mod restart;
 mod support;

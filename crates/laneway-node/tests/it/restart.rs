@@ -1,12 +1,15 @@
 //! What a restart must find.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use laneway_core::command::AckStatus;
 use laneway_core::reply::AckedItem;
 use laneway_node::{AckOutcome, Node, NodeOptions, PushReply, StartError};
 
-use crate::support::{SOON, ack, ack_item, item, options, payloads, pop, push, start};
+use crate::support::{
+    FILL_MESSAGES, ack, ack_item, backlog_file, fill_backlog, item, options, payloads, pop, push, small,
+    start,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restart_finds_messages_leases_and_dedup_rows() {
@@ -43,27 +46,9 @@ async fn restart_finds_messages_leases_and_dedup_rows() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checkpoints_purge_the_log_and_carry_the_state() {
     let dir = tempfile::tempdir().unwrap();
-    let mut small = options(dir.path());
-    small.storage.checkpoint_ms_max = 200;
-    small.storage.wal_segments_max = 3;
+    let small = small(dir.path());
     let (node, _) = Node::start(small.clone()).await.unwrap();
-    let filler = "x".repeat(4_000);
-    for round in 0..60 {
-        let payload = format!("\"{round}-{filler}\"");
-        let items = (0..20)
-            .map(|n| item("q", &format!("lane{n}"), &format!("{round}/{n}"), &payload))
-            .collect();
-        push(&node, items).await;
-    }
-    let deadline = tokio::time::Instant::now() + SOON;
-    loop {
-        let status = node.status().await;
-        if status.groups.iter().all(|group| group.checkpoint_index > 0) && status.storage.backlog_bytes > 0 {
-            break;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{status:?}");
-        tokio::task::yield_now().await;
-    }
+    fill_backlog(&node).await;
     node.shutdown().await;
     drop(node);
     refuse_without_a_backlog_file(dir.path(), &small).await;
@@ -79,7 +64,7 @@ async fn checkpoints_purge_the_log_and_carry_the_state() {
             messages += lane.messages.len();
         }
     }
-    assert_eq!(messages, 60 * 20);
+    assert_eq!(messages, FILL_MESSAGES);
     node.shutdown().await;
 }
 
@@ -115,15 +100,4 @@ async fn refuse_without_a_backlog_file(dir: &Path, options: &NodeOptions) {
     let refusal = Node::start(options.clone()).await.expect_err("a file is missing");
     assert!(refusal.to_string().contains("are missing from"), "{refusal}");
     std::fs::rename(&away, &file).expect("the file moves back");
-}
-
-fn backlog_file(partitions: &Path) -> Option<PathBuf> {
-    for partition in std::fs::read_dir(partitions).ok()?.flatten() {
-        for file in std::fs::read_dir(partition.path()).ok()?.flatten() {
-            if file.path().extension().is_some_and(|name| name == "backlog") {
-                return Some(file.path());
-            }
-        }
-    }
-    None
 }

@@ -1,6 +1,6 @@
 //! Helpers of these tests.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,3 +105,47 @@ pub(crate) async fn configure(node: &Node, queue: &str, patch: SettingsPatch) {
 
 /// A wait long enough for anything that must happen.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// Messages of [`fill_backlog`].
+pub(crate) const FILL_MESSAGES: usize = 60 * 20;
+
+/// Options with which [`fill_backlog`] works.
+pub(crate) fn small(dir: &Path) -> NodeOptions {
+    let mut small = options(dir);
+    small.storage.checkpoint_ms_max = 200;
+    small.storage.wal_segments_max = 3;
+    small
+}
+
+/// Pushes to 20 lanes of queue `q` until every group has a checkpoint and some payloads have left the log.
+pub(crate) async fn fill_backlog(node: &Node) {
+    let filler = "x".repeat(4_000);
+    for round in 0..60 {
+        let payload = format!("\"{round}-{filler}\"");
+        let items = (0..20)
+            .map(|n| item("q", &format!("lane{n}"), &format!("{round}/{n}"), &payload))
+            .collect();
+        push(node, items).await;
+    }
+    let deadline = tokio::time::Instant::now() + SOON;
+    loop {
+        let status = node.status().await;
+        if status.groups.iter().all(|group| group.checkpoint_index > 0) && status.storage.backlog_bytes > 0 {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{status:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A backlog file in the folder of any partition.
+pub(crate) fn backlog_file(partitions: &Path) -> Option<PathBuf> {
+    for partition in std::fs::read_dir(partitions).ok()?.flatten() {
+        for file in std::fs::read_dir(partition.path()).ok()?.flatten() {
+            if file.path().extension().is_some_and(|name| name == "backlog") {
+                return Some(file.path());
+            }
+        }
+    }
+    None
+}

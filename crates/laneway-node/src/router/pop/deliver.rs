@@ -1,0 +1,172 @@
+//! From a claim to its messages: cut to what the answer has room for, and read.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use laneway_core::command::{Command, ReleaseClaim};
+use laneway_core::ids::{LaneId, LeaseId, MessageId, Offset};
+use laneway_core::reply::{Claimed, ClaimedLane, Reply};
+use laneway_core::settings::QueueRow;
+use laneway_storage::payload::StoredMessage;
+
+use super::super::unexpected;
+use crate::api::{ErrorClass, PopReply, PoppedLane, PoppedMessage, RequestError};
+use crate::claim_guard::ClaimGuard;
+use crate::partition::{Ask, PartitionHandle, Stores};
+use crate::span_cache::SpanCache;
+
+/// Reads what was claimed; `None` when all of it was deleted meanwhile. What has no room in the answer or cannot be read is
+/// given back; it is an error when nothing can be read. `will_be_acked`: by the client, who names transaction ids.
+pub(super) async fn deliver(
+    partition: &Arc<PartitionHandle>,
+    row: &QueueRow,
+    mut claimed: Claimed,
+    bytes_max: u64,
+    will_be_acked: bool,
+) -> Result<Option<PopReply>, RequestError> {
+    let lease_id = claimed.lease_id;
+    let guarded = claimed.lanes.iter().map(|lane| lane.lane).collect();
+    let mut guard = ClaimGuard::new(Arc::clone(partition), lease_id, guarded);
+    let stores = partition.stores()?;
+    cut_to_fit(partition, &stores, &mut claimed, bytes_max).await?;
+    let queue: Arc<str> = row.name.as_str().into();
+    let mut lanes = Vec::with_capacity(claimed.lanes.len());
+    let mut damage = None;
+    for lane in claimed.lanes {
+        let stored = match read_lane(&stores, &lane).await {
+            Ok(stored) => stored,
+            // One damaged lane must not keep the others of its claim from being read.
+            Err(error) => {
+                damage = Some(error);
+                Vec::new()
+            }
+        };
+        if stored.is_empty() {
+            partition.release(lease_id, vec![lane.lane]);
+            guard.keep_lane(lane.lane);
+            continue;
+        }
+        if will_be_acked {
+            remember_span(&stores, lease_id, &lane, &stored);
+        }
+        lanes.push(PoppedLane {
+            queue: Arc::clone(&queue),
+            name: lane.name.as_str().into(),
+            lane: lane.lane,
+            attempt: lane.attempt,
+            messages: stored
+                .into_iter()
+                .map(|message| to_message(lane.lane, message))
+                .collect(),
+        });
+    }
+    if lanes.is_empty() {
+        return damage.map_or(Ok(None), Err);
+    }
+    Ok(Some(PopReply {
+        lease_id: Some(lease_id),
+        lanes,
+        guards: vec![guard],
+    }))
+}
+
+/// Shortens or drops lanes so that what is left fits, but for a first message that is larger by itself.
+async fn cut_to_fit(
+    partition: &Arc<PartitionHandle>,
+    stores: &Stores,
+    claimed: &mut Claimed,
+    bytes_max: u64,
+) -> Result<(), RequestError> {
+    let mut room = bytes_max;
+    let mut cuts: Vec<(_, Option<Offset>)> = Vec::new();
+    let mut kept = Vec::with_capacity(claimed.lanes.len());
+    for mut lane in std::mem::take(&mut claimed.lanes) {
+        if room == 0 && !kept.is_empty() {
+            cuts.push((lane.lane, None));
+            continue;
+        }
+        let end = stores
+            .payloads
+            .fits(lane.lane, lane.offset_first, lane.batch_end, room);
+        if end < lane.batch_end {
+            cuts.push((lane.lane, Some(end)));
+            lane.batch_end = end;
+            room = 0;
+        } else {
+            room = room.saturating_sub(stores.payloads.bytes(lane.lane, lane.offset_first, end));
+        }
+        kept.push(lane);
+    }
+    claimed.lanes = kept;
+    if cuts.is_empty() {
+        return Ok(());
+    }
+    let release = ReleaseClaim {
+        lease_id: claimed.lease_id,
+        lanes: cuts,
+    };
+    match partition
+        .ask(Ask::Command(Command::ReleaseClaim(release), Bytes::new()), 0)
+        .await?
+    {
+        Reply::Released(_) => Ok(()),
+        reply => Err(unexpected(&reply)),
+    }
+}
+
+/// From memory at once; what must come from disk is read on a thread that may wait for it.
+async fn read_lane(stores: &Arc<Stores>, lane: &ClaimedLane) -> Result<Vec<StoredMessage>, RequestError> {
+    let (id, from, to) = (lane.lane, lane.offset_first, lane.batch_end);
+    if let Some(messages) = stores.payloads.read_cached(id, from, to, u64::MAX) {
+        return Ok(messages);
+    }
+    let stores = Arc::clone(stores);
+    tokio::task::spawn_blocking(move || stores.payloads.read(id, from, to, u64::MAX))
+        .await
+        .map_err(|error| unreadable(&error))?
+        .map_err(|error| unreadable(&error))
+}
+
+pub(in crate::router) fn unreadable(error: &impl std::fmt::Display) -> RequestError {
+    tracing::error!(%error, "stored messages cannot be read");
+    RequestError::new(
+        ErrorClass::Internal,
+        "internal",
+        "stored messages cannot be read and stay where they are; the node's log names the damage",
+    )
+}
+
+/// Hashes of the transaction ids, as an ack will name them. A hole (deleted meanwhile) ends the span.
+fn remember_span(stores: &Stores, lease: LeaseId, lane: &ClaimedLane, stored: &[StoredMessage]) {
+    let mut hashes = Vec::with_capacity(stored.len());
+    let mut next = stored.first().map_or(lane.offset_first, |message| message.offset);
+    let first = next;
+    for message in stored {
+        if message.offset != next {
+            break;
+        }
+        hashes.push(SpanCache::hash(&transaction_id(lane.lane, message)));
+        next = next.plus(1);
+    }
+    stores.spans.put(lease, lane.lane, first, hashes);
+}
+
+/// The transaction id that clients see: the given one, else the message id's text.
+pub(in crate::router) fn transaction_id(lane: LaneId, message: &StoredMessage) -> String {
+    if message.transaction_id.is_empty() {
+        MessageId::new(message.wall, lane, message.offset).to_string()
+    } else {
+        message.transaction_id.clone()
+    }
+}
+
+/// A stored message as clients see it.
+pub(in crate::router) fn to_message(lane: LaneId, message: StoredMessage) -> PoppedMessage {
+    PoppedMessage {
+        id: MessageId::new(message.wall, lane, message.offset),
+        offset: message.offset,
+        transaction_id: transaction_id(lane, &message),
+        created: message.wall,
+        payload: message.payload,
+    }
+}
