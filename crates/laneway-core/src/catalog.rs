@@ -280,6 +280,11 @@ impl CatalogMachine {
 
     /// What a partition that has everything up to `version` lacks, in the order in which it must take it.
     pub fn changes_since(&self, version: CatalogVersion) -> Vec<CatalogChange> {
+        self.first_changes_since(version, usize::MAX)
+    }
+
+    /// The first `changes_max` of [`Self::changes_since`]; costs nothing for the rest.
+    pub fn first_changes_since(&self, version: CatalogVersion, changes_max: usize) -> Vec<CatalogChange> {
         let later = self.changes.range(CatalogVersion(version.0.saturating_add(1))..);
         let changes = later.map(|(&version, &changed)| match changed {
             Changed::Queue(id) => CatalogChange::PutQueue(PutQueue {
@@ -292,7 +297,7 @@ impl CatalogMachine {
                 group: self.tables.groups[&(id, version)].clone(),
             },
         });
-        changes.collect()
+        changes.take(changes_max).collect()
     }
 
     /// Tombstones that a [`CatalogCommand::ForgetTombstones`] up to `version` would drop: (incarnation, version of its deletion).

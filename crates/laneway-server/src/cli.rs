@@ -10,9 +10,9 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{Config, DATA_DIR_DEFAULT, LISTEN_DEFAULT};
 use crate::ctl::{self, CtlArgs};
 use crate::logging::{self, LogFormat};
-use crate::run;
+use crate::run::{self, absolute};
 
-/// A replicated message broker: ordered lanes, leased work, a retry budget, dead letters.
+/// A message broker in one binary: ordered lanes, leased work, a retry budget, dead letters. One node so far.
 #[derive(Debug, Parser)]
 #[command(name = "laneway", version)]
 pub struct Cli {
@@ -70,6 +70,8 @@ struct LogArgs {
 ///
 /// Errors: one line each, for a person.
 pub fn run(cli: Cli) -> Result<()> {
+    #[cfg(feature = "failpoints")]
+    crate::failpoint::arm_from_environment()?;
     match cli.command {
         Command::Dev(args) => {
             logging::install(args.log.log_format)?;
@@ -91,7 +93,7 @@ pub fn run(cli: Cli) -> Result<()> {
                 io::stdout(),
                 "{}: ok: {summary}, data in {}",
                 file.display(),
-                node.data_dir.display()
+                absolute(&node.data_dir).display()
             )?;
             Ok(())
         }

@@ -3,6 +3,7 @@
 //! [`RawCluster`] and [`RawNode`] are the files as written; [`Config`] is what they mean, with every range proven.
 
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,6 +36,9 @@ const WAL_SEGMENT_BYTES_MIN: u64 = 1024 * 1024;
 /// See [`WAL_SEGMENT_BYTES_MIN`].
 const WAL_SEGMENT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
+/// Longest time of Raft's timing, in ms: a node without a leader for minutes serves nobody.
+const RAFT_MS_MAX: u64 = 600_000;
+
 /// Longest transaction id that fits a stored frame, in bytes.
 const TRANSACTION_ID_BYTES_MAX: u64 = 65_535;
 
@@ -53,21 +57,23 @@ pub struct Config {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file cannot be read.
-    #[error("{}: {source}: give the path of a readable TOML file", path.display())]
+    #[error("{}: {reason}: {remedy}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
+        /// Why not; part of the message, so no source of it.
+        reason: io::Error,
+        /// What to do.
+        remedy: String,
     },
     /// A file is no configuration.
-    #[error("{}:{line}: {message}: correct the line, docs/configuration.md lists every key", path.display())]
+    #[error("{}:{line}: {message}: correct the line; docs/configuration.md lists every key", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
         /// From 1.
         line: usize,
-        /// What the parser says.
+        /// What the parser says, behind the key if it is about a value.
         message: String,
     },
     /// A value is out of its range.
@@ -87,10 +93,15 @@ pub enum ConfigError {
 impl Config {
     /// Reads a node's file and the cluster file that it names.
     pub fn load(node_file: &Path) -> Result<Self, ConfigError> {
-        let raw_node = parse_node(node_file, &read(node_file)?)?;
+        let remedy = "give the path of a readable TOML file";
+        let raw_node = parse_node(node_file, &read(node_file, remedy)?)?;
         let folder = node_file.parent().unwrap_or_else(|| Path::new(""));
         let cluster_file = folder.join(&raw_node.cluster_file);
-        let raw_cluster = parse_cluster(&cluster_file, &read(&cluster_file)?)?;
+        let remedy = format!(
+            "make that file, an empty one will do, or correct cluster_file in {}",
+            node_file.display()
+        );
+        let raw_cluster = parse_cluster(&cluster_file, &read(&cluster_file, &remedy)?)?;
         Self::check(&raw_cluster, &cluster_file, &raw_node, node_file)
     }
 
@@ -108,7 +119,7 @@ impl Config {
             return Err(checker.refusal(
                 "listen",
                 &raw_node.listen,
-                "an IP address and a port, such as 127.0.0.1:6632",
+                "an IP address and a port up to 65535, such as 127.0.0.1:6632",
             ));
         };
         let folder = node_file.parent().unwrap_or_else(|| Path::new(""));
@@ -150,26 +161,69 @@ pub fn parse_cluster(path: &Path, text: &str) -> Result<RawCluster, ConfigError>
     toml::from_str(text).map_err(|error| parse_error(path, text, &error))
 }
 
-fn read(path: &Path) -> Result<String, ConfigError> {
-    let refused = |source| ConfigError::Read {
+fn read(path: &Path, remedy: &str) -> Result<String, ConfigError> {
+    let refused = |reason| ConfigError::Read {
         path: path.to_path_buf(),
-        source,
+        reason,
+        remedy: remedy.to_owned(),
     };
-    if fs::metadata(path).map_err(refused)?.len() > FILE_BYTES_MAX {
-        return Err(refused(std::io::Error::other("it is over 1 MiB")));
+    let other = |reason: &str| refused(io::Error::other(reason));
+    let metadata = fs::metadata(path).map_err(refused)?;
+    // A pipe would wait for ever.
+    if !metadata.is_file() {
+        return Err(other("it is not a file"));
     }
-    fs::read_to_string(path).map_err(refused)
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(other("it is over 1 MiB"));
+    }
+    let bytes = fs::read(path).map_err(refused)?;
+    String::from_utf8(bytes).map_err(|_| other("it is not UTF-8 text"))
 }
 
 fn parse_error(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
     let line = before.matches('\n').count() + 1;
-    let message = error.message().lines().collect::<Vec<_>>().join(", ");
+    let mut message = in_plain_words(error.message());
+    if message == "duplicate key" {
+        let key = error.span().and_then(|span| text.get(span)).unwrap_or_default();
+        message = format!("{}: it was given before", key.trim());
+    }
+    if let Some(key) = key_of_value(before) {
+        message = format!("{key}: {message}");
+    }
     ConfigError::Parse {
         path: path.to_path_buf(),
         line,
         message,
     }
+}
+
+/// What the parser says on one line, with ranges for the names of Rust's types.
+fn in_plain_words(message: &str) -> String {
+    let mut message = message.lines().collect::<Vec<_>>().join(", ");
+    let types = [
+        ("u16", u64::from(u16::MAX)),
+        ("u32", u64::from(u32::MAX)),
+        ("u64", u64::MAX),
+        ("usize", u64::MAX),
+    ];
+    for (name, max) in types {
+        if let Some(before) = message.strip_suffix(&format!("expected {name}")) {
+            message = format!("{before}expected a whole number from 0 to {max}");
+        }
+    }
+    message.replace(" as i128", "")
+}
+
+/// The dotted key whose value starts where `before` ends, if one does.
+fn key_of_value(before: &str) -> Option<String> {
+    let line = before.lines().next_back()?;
+    let left = line.trim_end().strip_suffix('=')?;
+    let key = left.rsplit(['{', ',']).next()?.trim();
+    let is_table = |line: &&str| line.starts_with('[') && line.ends_with(']');
+    let table = before.lines().map(str::trim).rfind(is_table);
+    let table = table.map(|table| table.trim_matches(['[', ']']).trim());
+    Some(table.map_or_else(|| key.to_owned(), |table| format!("{table}.{key}")))
 }
 
 fn check_cluster(raw: &RawCluster, checker: &Checker<'_>) -> Result<(), ConfigError> {
@@ -202,21 +256,26 @@ fn check_cluster(raw: &RawCluster, checker: &Checker<'_>) -> Result<(), ConfigEr
         TRANSACTION_ID_BYTES_MAX,
     )?;
     let timing = &raw.raft;
-    checker.at_least("raft.heartbeat_ms", timing.heartbeat_ms, 1)?;
-    checker.at_least(
+    checker.within("raft.heartbeat_ms", timing.heartbeat_ms, 1, RAFT_MS_MAX / 4)?;
+    checker.within(
         "raft.election_ms_min",
         timing.election_ms_min,
-        timing.heartbeat_ms.saturating_mul(2),
+        timing.heartbeat_ms * 2,
+        RAFT_MS_MAX / 2,
     )?;
-    checker.at_least(
+    checker.within(
         "raft.election_ms_max",
         timing.election_ms_max,
-        timing.election_ms_min.saturating_add(1),
+        timing.election_ms_min + 1,
+        RAFT_MS_MAX,
     )
 }
 
 fn check_node(raw: &RawNode, checker: &Checker<'_>) -> Result<(), ConfigError> {
     checker.at_least("node", raw.node.into(), 1)?;
+    if raw.data_dir.is_empty() || raw.data_dir.contains('\0') {
+        return Err(checker.refusal("data_dir", raw.data_dir.escape_default(), "the path of a folder"));
+    }
     let limits = &raw.limits;
     checker.at_least("limits.commands_max", limits.commands_max.into(), 1)?;
     checker.at_least(

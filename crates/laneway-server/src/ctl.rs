@@ -77,6 +77,7 @@ enum DlqCommand {
     /// Deletes the dead letters of a message.
     Delete {
         /// Lane id, as `dlq list` shows it.
+        #[arg(value_name = "LANE_ID")]
         lane: String,
         /// Transaction id.
         transaction: String,
@@ -86,7 +87,11 @@ enum DlqCommand {
 #[derive(Debug, Args)]
 struct RetryArgs {
     /// Lane id, as `dlq list` shows it.
-    #[arg(required_unless_present = "id", requires = "transaction")]
+    #[arg(
+        value_name = "LANE_ID",
+        required_unless_present = "id",
+        requires = "transaction"
+    )]
     lane: Option<String>,
     /// Transaction id: its newest dead letter.
     transaction: Option<String>,
@@ -148,7 +153,7 @@ impl RetryArgs {
                 lane_id: lane.clone(),
                 transaction_id: transaction.clone(),
             }),
-            _ => bail!("give LANE and TRANSACTION, or --id"),
+            _ => bail!("give LANE_ID and TRANSACTION, or --id"),
         }
     }
 }

@@ -9,5 +9,7 @@
 pub mod cli;
 pub mod config;
 pub mod ctl;
+#[cfg(feature = "failpoints")]
+mod failpoint;
 pub mod logging;
 pub mod run;

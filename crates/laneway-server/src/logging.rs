@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::panic;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use tracing::error;
 use tracing_subscriber::EnvFilter;
@@ -26,8 +26,9 @@ pub enum LogFormat {
 /// Installs the subscriber and a panic hook that logs; once per process.
 pub fn install(format: LogFormat) -> Result<()> {
     let filter = match std::env::var(FILTER_VARIABLE) {
-        Ok(filter) => EnvFilter::try_new(&filter).with_context(|| {
-            format!("{FILTER_VARIABLE}={filter}: give it a form such as laneway_node=debug,info")
+        // Its message has its source in it.
+        Ok(filter) => EnvFilter::try_new(&filter).map_err(|error| {
+            anyhow!("{FILTER_VARIABLE}={filter}: {error}: give it a form such as laneway_node=debug,info")
         })?,
         Err(_) => EnvFilter::new(FILTER_DEFAULT),
     };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use laneway_node::Node;
+use laneway_node::{Node, StartError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -45,7 +45,7 @@ async fn serve(config: Config) -> Result<()> {
     let listener = bind(listen).await?;
     let address = listener.local_addr().context("the listener has no address")?;
     let (node, recovered) = tokio::select! {
-        started = Node::start(options) => started.map_err(|refusal| anyhow!("{refusal}"))?,
+        started = Node::start(options) => started.map_err(|refusal| told(&refusal))?,
         signal = signals.next() => {
             // Nobody was served yet; what the start was doing is as safe as at a crash.
             info!(signal, "stopped while starting");
@@ -77,6 +77,16 @@ async fn serve(config: Config) -> Result<()> {
     }
     info!("stopped");
     Ok(())
+}
+
+/// The refusal as one line.
+fn told(refusal: &StartError) -> anyhow::Error {
+    match refusal {
+        StartError::Io { .. } => {
+            anyhow!("{refusal}: the data directory must be a folder that this user may read and write")
+        }
+        _ => anyhow!("{refusal}"),
+    }
 }
 
 /// Where a path leads, from the root and without detours. What is not there yet keeps the name that it was given.

@@ -45,6 +45,7 @@ pub struct Model {
     stamps: Stamps,
     catalog_version: CatalogVersion,
     queues: Vec<Queue>,
+    /// Every queue ever deleted.
     tombstones: Vec<QueueId>,
     /// Lanes made so far in each slot.
     sequences: Vec<(Slot, u32)>,

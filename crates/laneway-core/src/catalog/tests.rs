@@ -224,6 +224,7 @@ fn changes_are_listed_from_a_version_on() {
     );
     assert_eq!(machine.changes_since(CatalogVersion(4)).len(), 1);
     assert_eq!(machine.changes_since(CatalogVersion(5)), []);
+    assert_eq!(machine.first_changes_since(CatalogVersion(0), 2), changes[..2]);
     assert_eq!(machine.changes_since(CatalogVersion(u64::MAX)), []);
 }
 

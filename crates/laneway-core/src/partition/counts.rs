@@ -42,6 +42,9 @@ pub struct QueueCounts {
     pub completed: u64,
     /// Dead letters.
     pub dead_letters: u64,
+    /// Per lane the most that any one group has neither settled nor leased, of the named groups; without any, of queue
+    /// mode; without that, all retained messages.
+    pub ready_messages: u64,
     /// Lanes that at least one group can claim.
     pub ready_lanes: u64,
     /// Lanes that at least one group has a live lease on.
@@ -80,6 +83,7 @@ impl QueueCounts {
         self.pending += lane.pending;
         self.processing += lane.processing;
         self.completed += lane.completed;
+        self.ready_messages += lane.ready_messages;
         self.ready_lanes += lane.ready_lanes;
         self.leased_lanes += lane.leased_lanes;
         self.leased_messages += lane.leased_messages;
@@ -91,6 +95,7 @@ impl QueueCounts {
         self.pending -= lane.pending;
         self.processing -= lane.processing;
         self.completed -= lane.completed;
+        self.ready_messages -= lane.ready_messages;
         self.ready_lanes -= lane.ready_lanes;
         self.leased_lanes -= lane.leased_lanes;
         self.leased_messages -= lane.leased_messages;
@@ -173,6 +178,7 @@ pub(super) fn share(lane: &LaneRow, queue: &QueueIndex) -> QueueCounts {
         processing: counts.processing,
         completed: counts.completed,
         dead_letters: 0,
+        ready_messages: ready_messages(lane, queue),
         ready_lanes: lane
             .groups
             .iter()
@@ -181,6 +187,27 @@ pub(super) fn share(lane: &LaneRow, queue: &QueueIndex) -> QueueCounts {
         leased_lanes: lane.groups.iter().any(|state| state.lease.is_some()).into(),
         leased_messages: counts.processing,
     }
+}
+
+/// See [`QueueCounts::ready_messages`].
+fn ready_messages(lane: &LaneRow, queue: &QueueIndex) -> u64 {
+    let of_group = |state: &GroupState| {
+        let from = state.cursor.max(lane.head);
+        let leased_to = state
+            .lease
+            .as_ref()
+            .map_or(from, |lease| lease.batch_end.max(from));
+        lane.tail.0.saturating_sub(leased_to.0)
+    };
+    let mut most = None;
+    for (number, state) in (0..).map(GroupNumber).zip(&lane.groups) {
+        if Some(number) != queue.queue_mode {
+            most = most.max(Some(of_group(state)));
+        }
+    }
+    let queue_mode = queue.queue_mode.and_then(|number| lane.groups.get(number.at()));
+    most.or_else(|| queue_mode.map(of_group))
+        .unwrap_or(lane.tail.0 - lane.head.0)
 }
 
 fn count(lane: &LaneRow, queue: &QueueIndex, lease: impl Fn(&GroupState) -> Option<Lease>) -> LaneCounts {

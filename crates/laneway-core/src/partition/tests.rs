@@ -1,6 +1,7 @@
 //! Tests of the partition machine, by command.
 
 mod ack;
+mod ack_deleted;
 mod cataloging;
 mod checkpoint;
 mod claim;

@@ -68,15 +68,15 @@ pub struct RawClusterLimits {
 pub struct RawRaft {
     /// Between two heartbeats of a leader.
     ///
-    /// Unit: ms. Default: `50`. Since v0.1.
+    /// Unit: ms, from 1 to 150000. Default: `50`. Since v0.1.
     pub heartbeat_ms: u64,
     /// Shortest time without a leader before a node stands for election. At least two heartbeats.
     ///
-    /// Unit: ms. Default: `150`. Since v0.1.
+    /// Unit: ms, at most 300000. Default: `150`. Since v0.1.
     pub election_ms_min: u64,
     /// Longest such time. Each node draws its own from the range.
     ///
-    /// Unit: ms, above `election_ms_min`. Default: `300`. Since v0.1.
+    /// Unit: ms, above `election_ms_min`, at most 600000. Default: `300`. Since v0.1.
     pub election_ms_max: u64,
 }
 

@@ -44,11 +44,45 @@ fn unknown_keys_are_refused_by_name_and_line() {
 
 #[test]
 fn wrong_types_are_refused() {
-    check("partitions = \"four\"", "", Err("x.toml:1: invalid type"));
-    check("partitions = -1", "", Err("x.toml:1: invalid value"));
-    check("partitions = 99999999999999999999", "", Err("x.toml:1: "));
-    check("", "node = 1.5", Err("x.toml:1: invalid type"));
-    check("", "node = ", Err("x.toml:1: "));
+    check(
+        "partitions = \"four\"",
+        "",
+        Err("x.toml:1: partitions: invalid type"),
+    );
+    check(
+        "partitions = -1",
+        "",
+        Err("x.toml:1: partitions: invalid value: integer `-1`, expected a whole number from 0 to 65535:"),
+    );
+    check(
+        "partitions = 99999999999999999999",
+        "",
+        Err("x.toml:1: partitions: "),
+    );
+    check("", "node = 1.5", Err("x.toml:1: node: invalid type"));
+    check("", "node = ", Err("x.toml:1: node: "));
+    check("", "listen = 6632", Err("x.toml:1: listen: invalid type"));
+    check("", "limits = 1", Err("x.toml:1: limits: invalid type"));
+}
+
+#[test]
+fn refused_values_are_named_with_their_table() {
+    check(
+        "[limits]\nlanes_max = 1\n\n# [raft]\n[ raft ] \n heartbeat_ms='5'",
+        "",
+        Err("x.toml:6: raft.heartbeat_ms: invalid type"),
+    );
+    check(
+        "",
+        "node = 1\nhttp = { body_bytes_max = 9, connections_max = true }",
+        Err("x.toml:2: connections_max: invalid type"),
+    );
+    check(
+        "",
+        "node = 1\nnode = 2",
+        Err("x.toml:2: node: it was given before"),
+    );
+    check("", "node", Err("x.toml:1: "));
 }
 
 #[test]
@@ -66,19 +100,35 @@ fn values_out_of_range_are_refused() {
     check(
         "[raft]\nelection_ms_min = 60",
         "",
-        Err("raft.election_ms_min = 60: it must be at least 100"),
+        Err("raft.election_ms_min = 60: it must be from 100 to 300000"),
     );
     check(
         "[raft]\nelection_ms_max = 150",
         "",
-        Err("raft.election_ms_max = 150: it must be at least 151"),
+        Err("raft.election_ms_max = 150: it must be from 151 to 600000"),
+    );
+    check(
+        "[raft]\nheartbeat_ms = 9000000000000000000",
+        "",
+        Err("raft.heartbeat_ms = 9000000000000000000: it must be from 1 to 150000"),
     );
     check("", "node = 0", Err("node = 0"));
+    check(
+        "",
+        "data_dir = \"\"",
+        Err("data_dir = : it must be the path of a folder"),
+    );
+    check(
+        "",
+        "data_dir = \"a\\u0000b\"",
+        Err("data_dir = a\\u{0}b: it must be"),
+    );
     check(
         "",
         "listen = \"localhost\"",
         Err("listen = localhost: it must be an IP address and a port"),
     );
+    check("", "listen = \"127.0.0.1:66320\"", Err("a port up to 65535"));
     check(
         "",
         "[storage]\nwal_segment_bytes = 4096",
@@ -87,7 +137,7 @@ fn values_out_of_range_are_refused() {
     check(
         "",
         "[http]\ngroup_start_default = \"old\"",
-        Err("x.toml:2: unknown variant `old`"),
+        Err("x.toml:2: http.group_start_default: unknown variant `old`"),
     );
     check(
         "",
@@ -102,7 +152,10 @@ fn paths_are_relative_to_the_node_file() {
     let node_file = dir.path().join("node-1.toml");
     fs::write(&node_file, "cluster_file = \"c.toml\"\ndata_dir = \"data/1\"\n").unwrap();
     let missing = Config::load(&node_file).unwrap_err().to_string();
-    assert!(missing.contains("c.toml"), "{missing}");
+    assert!(
+        missing.contains("c.toml") && missing.contains("cluster_file"),
+        "{missing}"
+    );
     fs::write(dir.path().join("c.toml"), "name = \"here\"\npartitions = 2\n").unwrap();
     let config = Config::load(&node_file).unwrap();
     assert_eq!(config.node.data_dir, dir.path().join("data/1"));

@@ -60,6 +60,12 @@ impl Broker {
     /// Starts one on a free port and waits until it listens. Log segments are small, so that starts are quick.
     #[track_caller]
     pub(crate) fn start(data: &Path) -> Self {
+        Self::start_with(data, &[])
+    }
+
+    /// Starts it with more in its environment.
+    #[track_caller]
+    pub(crate) fn start_with(data: &Path, environment: &[(&str, &str)]) -> Self {
         let folder = data.parent().unwrap();
         let node = format!(
             "listen = \"127.0.0.1:0\"\ndata_dir = {data:?}\n[storage]\nwal_segment_bytes = 1048576\n"
@@ -70,6 +76,7 @@ impl Broker {
         command
             .args(["serve", "--log-format", "json", "--config"])
             .arg(folder.join("node.toml"));
+        command.envs(environment.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -106,6 +113,14 @@ impl Broker {
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Waits for the process to have ended itself, not by an exit code.
+    #[cfg(feature = "failpoints")]
+    #[track_caller]
+    pub(crate) fn aborted(mut self) {
+        let status = wait(&mut self.child);
+        assert_eq!(status.code(), None, "{status}");
     }
 
     /// SIGTERM; the process must end soon, with code 0 and no warning or error in its log.

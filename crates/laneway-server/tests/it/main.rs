@@ -4,6 +4,8 @@
 
 mod broker;
 mod ctl;
+#[cfg(feature = "failpoints")]
+mod failpoints;
 mod queen_client;
 mod refusals;
 mod restart;

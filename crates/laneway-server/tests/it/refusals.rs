@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 
 use crate::broker::{Broker, output};
 
@@ -94,11 +95,51 @@ fn cluster_of_another_name_is_refused() {
 }
 
 #[test]
-fn missing_configuration_file_is_refused() {
-    check(
-        &["serve", "--config", "no-such-file.toml"],
-        &["no-such-file.toml", "give the path"],
+fn unreadable_configuration_file_is_refused() {
+    let line = refused(&["serve", "--config", "no-such-file.toml"], 1);
+    assert_eq!(
+        line,
+        "laneway: no-such-file.toml: No such file or directory (os error 2): give the path of a readable TOML file"
     );
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    check(
+        &["check-config", folder],
+        &[folder, "it is not a file", "give the path"],
+    );
+    let file = dir.path().join("node.toml");
+    fs::write(&file, b"node = 1 # \xff\n").unwrap();
+    let file = file.to_str().unwrap();
+    check(
+        &["check-config", file],
+        &[file, "it is not UTF-8 text", "give the path"],
+    );
+    fs::write(file, "").unwrap();
+    check(
+        &["check-config", file],
+        &["cluster.toml", "No such file", "cluster_file"],
+    );
+}
+
+#[test]
+fn refused_start_says_its_version_and_where_its_data_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let command = Command::new(env!("CARGO_BIN_EXE_laneway"))
+        .args(["dev", "--data", "../data", "--listen", &address])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(command.stderr).unwrap();
+    let data = dir.path().canonicalize().unwrap().with_file_name("data");
+    let data = format!("data_dir={}", data.display());
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines.len(), 2, "{stderr}");
+    for text in ["INFO", "starting", env!("CARGO_PKG_VERSION"), &data] {
+        assert!(lines[0].contains(text), "{text:?} is not in {stderr}");
+    }
+    assert!(lines[1].starts_with("laneway: "), "{stderr}");
 }
 
 #[test]
@@ -119,8 +160,21 @@ fn taken_port_is_refused_before_any_file_is_made() {
 fn second_process_on_a_data_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let broker = Broker::start(&dir.path().join("data"));
-    check(&dev(&broker.data, &[]), &[broker.data.to_str().unwrap()]);
+    let wanted = [
+        broker.data.to_str().unwrap(),
+        "is in use by another process",
+        "stop it",
+    ];
+    check(&dev(&broker.data, &[]), &wanted);
     broker.stop();
+}
+
+#[test]
+fn data_directory_that_is_no_folder_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    check(&dev(&file, &[]), &[file.to_str().unwrap(), "must be a folder"]);
 }
 
 #[test]

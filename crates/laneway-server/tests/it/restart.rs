@@ -142,13 +142,17 @@ async fn start_says_once_what_it_is_and_found() {
     let data = dir.path().join("data");
     for _ in 0..2 {
         let broker = Broker::start(&data);
-        let starts = broker.logged("laneway starts");
+        let starts = broker.logged("starting");
         assert_eq!(starts.len(), 1);
         assert_eq!(starts[0]["version"], env!("CARGO_PKG_VERSION"));
-        assert_eq!(starts[0]["data_dir"], data.to_str().unwrap());
+        assert_eq!(
+            starts[0]["data_dir"],
+            data.canonicalize().unwrap().to_str().unwrap()
+        );
         assert_eq!(broker.logged("listening").len(), 1);
         let recovered = broker.logged("recovered");
         assert_eq!(recovered.len(), 1, "{recovered:?}");
+        assert!(recovered[0]["found"].is_string(), "{recovered:?}");
         broker.stop();
     }
 }

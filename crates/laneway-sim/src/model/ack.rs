@@ -44,6 +44,11 @@ impl Model {
             let repeat = self.settled_answer(id, ack.lane, ack.items_hash);
             return repeat.unwrap_or_else(|| refuse_all(AckedItem::LeaseInvalid));
         }
+        if let Some(lease) = lease
+            && self.would_file_a_deleted_message(lane_at, group_at, lease, &ack.items)
+        {
+            return refuse_all(AckedItem::DeadLetterRejected);
+        }
         let window_start = group.cursor.max(lane.head);
         let window_end = lease.map_or_else(|| lane.tail(), |lease| lease.batch_end);
         let found: Vec<Found> = ack
@@ -61,6 +66,40 @@ impl Model {
             self.keep_settled(id, ack.lane, ack.items_hash, &acked);
         }
         acked
+    }
+
+    /// The row "snapshot loss" of the contract: of the batch's signals the deciding one lies below the head, and filing
+    /// is what it asks for.
+    fn would_file_a_deleted_message(
+        &self,
+        lane_at: usize,
+        group_at: usize,
+        lease: Lease,
+        items: &[AckItem],
+    ) -> bool {
+        let lane = &self.lanes[lane_at];
+        let group = &lane.groups[group_at];
+        let (batch_start, batch_end) = (group.cursor, lease.batch_end);
+        let mut signals = Vec::new();
+        for item in items.iter().filter(|item| item.status != AckStatus::Completed) {
+            let mut in_batch = item.candidates.clone();
+            in_batch.retain(|at| batch_start <= *at && *at < batch_end);
+            // A message that is still there is meant rather than one that is not.
+            let retained = in_batch.iter().copied().filter(|at| *at >= lane.head).min();
+            if let Some(at) = retained.or_else(|| in_batch.into_iter().min()) {
+                signals.push((at, item.status));
+            }
+        }
+        let Some(lowest) = signals.iter().map(|(at, _)| *at).min() else {
+            return false;
+        };
+        let on_lowest = signals.iter().filter(|(at, _)| *at == lowest);
+        let strongest = on_lowest.map(|(_, status)| *status).max();
+        let settings = &self.queue(lane.queue).expect("a live lane").row.settings;
+        let spent = group.retries_used >= settings.retry_limit;
+        let files = strongest == Some(AckStatus::DeadLetter)
+            || strongest == Some(AckStatus::Failed) && spent && settings.keeps_dead_letters();
+        lowest < lane.head && files
     }
 
     fn settle_without_lease(&mut self, lane_at: usize, group_at: usize, ack: &Ack, found: &[Found]) -> Acked {

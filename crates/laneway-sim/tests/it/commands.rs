@@ -96,7 +96,7 @@ pub(crate) enum Act {
         letter: Pick,
         request: Option<Request>,
     },
-    /// A change of settings; withheld, it reaches the machine only as a rider.
+    /// A change of settings; withheld, it reaches the machine as a rider or as late as the next change.
     Configure {
         queue: Pick,
         settings: Settings,
@@ -123,6 +123,11 @@ pub(crate) enum Act {
         queue: Pick,
         completed_only: bool,
         lanes: Vec<(Pick, u8)>,
+    },
+    /// Retention takes so many messages from the head of a leased batch.
+    TrimLeased {
+        at: Pick,
+        count: u8,
     },
 }
 
@@ -249,6 +254,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (0..4_u8).prop_map(|rows| Act::Sweep { rows }),
         2 => (any::<Pick>(), any::<bool>(), vec((any::<Pick>(), 0..12_u8), 1..4))
             .prop_map(|(queue, completed_only, lanes)| Act::Trim { queue, completed_only, lanes }),
+        2 => (any::<Pick>(), 1..4_u8).prop_map(|(at, count)| Act::TrimLeased { at, count }),
     ]
 }
 

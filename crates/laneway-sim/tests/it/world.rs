@@ -25,6 +25,8 @@ pub(crate) struct World {
     rows: BTreeMap<usize, QueueRow>,
     old_rows: Vec<QueueRow>,
     catalog_changes: Vec<Command>,
+    /// Has reached the machine at most as a rider so far.
+    withheld: Option<Command>,
     leases: Vec<(LeaseId, Vec<LaneId>)>,
     acks: Vec<Ack>,
     letters: Vec<DeadLetterId>,
@@ -115,12 +117,30 @@ impl World {
                 let (request, id) = (request_key(request), pick(&self.letters, letter)?);
                 Some(Command::DeleteDeadLetter(DeleteDeadLetter { request, id }))
             }
+            Act::TrimLeased { at, count } => {
+                let (id, group) = self.ack_target(Target::Leased(at), dump)?;
+                let lane = dump.lanes.iter().find(|lane| lane.id == id)?;
+                let cursor = lane.groups.iter().find(|state| state.name == group)?.cursor;
+                Some(Command::Trim(Trim {
+                    queue: lane.queue,
+                    completed_only: false,
+                    lanes: vec![(id, cursor.plus(u64::from(count)))],
+                }))
+            }
             Act::Tick => Some(Command::Tick),
             act => self.catalog_command(act, dump),
         }
     }
 
     fn catalog_command(&mut self, act: Act, dump: &StateDump) -> Option<Command> {
+        let is_change = matches!(
+            act,
+            Act::Configure { .. } | Act::DeleteQueue { .. } | Act::Register { .. }
+        );
+        // Changes come in the catalog's order: no later one before the one withheld.
+        if is_change && let Some(late) = self.withheld.take() {
+            return Some(late);
+        }
         match act {
             Act::Configure {
                 queue,
@@ -128,7 +148,11 @@ impl World {
                 withheld,
             } => {
                 let command = self.put(usize::from(queue) % QUEUES, settings_of(settings));
-                (!withheld).then_some(command)
+                if withheld {
+                    self.withheld = Some(command);
+                    return None;
+                }
+                Some(command)
             }
             Act::DeleteQueue { queue } => self.delete_queue(queue),
             Act::Register {
@@ -209,7 +233,8 @@ impl World {
         };
         let rider = match rider {
             Rider::None => None,
-            Rider::Newest => self.rows.values().find(|row| row.id == id).cloned(),
+            // Of a deleted queue, what a client that has not heard of it would send.
+            Rider::Newest => of_queue(&self.old_rows).pop(),
             Rider::Older(at) => pick(&of_queue(&self.old_rows), at),
         };
         Some(Command::Push(Push {

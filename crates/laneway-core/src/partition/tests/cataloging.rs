@@ -1,4 +1,5 @@
 use super::*;
+use crate::rows::RowKey;
 
 #[test]
 fn queue_rows_are_taken_once_and_in_order() {
@@ -143,18 +144,97 @@ fn deleted_queue_is_gone_at_once() {
     assert_eq!(machine.heads().collect::<Vec<_>>(), [(lane, Offset(0))]);
 }
 
+fn push_with_rider(rider: QueueRow) -> Command {
+    Command::Push(Push {
+        queue: rider.id,
+        rider: Some(rider),
+        items: vec![PushItem::Store],
+        ..push_to("a")
+    })
+}
+
+#[track_caller]
+fn has_tombstone(driver: &Driver) -> bool {
+    driver.machine.tables.tombstones.contains_key(&QUEUE)
+}
+
 #[test]
-fn tombstone_outlives_everything() {
+fn tombstone_stands_until_the_last_row_is_swept() {
+    let mut driver = Driver::new();
+    driver.push("a", 3);
+    driver.push("b", 3);
+    driver.delete_queue(QUEUE);
+    for more in [true, false] {
+        assert!(has_tombstone(&driver));
+        assert_eq!(
+            driver.apply(Command::Sweep(Sweep { rows_max: 1 })),
+            Reply::Swept { more }
+        );
+    }
+    assert!(!has_tombstone(&driver));
+    let keys: Vec<_> = driver.machine.tables.keys_after(None).collect();
+    let is_slot_or_meta = |key: &RowKey| matches!(key, RowKey::Meta | RowKey::Slot(_));
+    assert!(keys.iter().all(is_slot_or_meta), "{keys:?}");
+}
+
+#[test]
+fn queue_without_rows_leaves_no_tombstone() {
     let mut driver = Driver::new();
     driver.delete_queue(QUEUE);
-    driver.put_queue(1, |_| {});
-    assert_eq!(driver.machine.queue(QUEUE), None);
-    driver.register("late", GroupStart::Beginning);
-    assert_eq!(driver.machine.queue(QUEUE), None);
+    assert!(!has_tombstone(&driver));
     driver.delete_queue(QueueId(44)); // never seen here
-    driver.put_queue(44, |_| {});
-    assert_eq!(driver.machine.queue_ids().count(), 0);
-    assert_eq!(driver.machine.catalog_version(), CatalogVersion(7));
+    assert_eq!(driver.machine.tables.tombstones.len(), 0);
+    assert_eq!(driver.machine.catalog_version(), CatalogVersion(4));
+}
+
+#[test]
+fn late_push_to_a_deleted_queue_is_refused_before_and_after_the_sweep() {
+    let mut driver = Driver::new();
+    driver.push("a", 1);
+    let born = driver.machine.queue(QUEUE).unwrap().clone();
+    driver.put_queue(1, |settings| settings.retry_limit = 7);
+    let newest = driver.machine.queue(QUEUE).unwrap().clone();
+    driver.delete_queue(QUEUE);
+    let never_seen = queue_row(5, CatalogVersion(5));
+    driver.put_queue(8, |_| {});
+    driver.delete_queue(QueueId(5)); // all that this partition ever hears of it
+    let refused = Reply::Refused(Refusal::QueueGone);
+    for _ in ["before", "after"] {
+        for rider in [&born, &newest, &never_seen] {
+            assert_eq!(driver.apply_idle(push_with_rider(rider.clone())), refused);
+        }
+        driver.apply(Command::Sweep(Sweep { rows_max: 9 }));
+        assert!(!driver.machine.sweepable());
+    }
+    assert_eq!(driver.machine.queue_ids().collect::<Vec<_>>(), [QueueId(8)]);
+}
+
+#[test]
+fn row_of_an_old_queue_that_changed_lately_is_taken() {
+    let mut driver = Driver::empty(Limits::default());
+    // Queue 1 was born at 1 and changed at 9; of both this partition learns when it is past the birth.
+    driver.put_queue(2, |_| {});
+    driver.put_queue(3, |_| {});
+    let outdated = queue_row(1, CatalogVersion(1));
+    assert_eq!(
+        driver.apply_idle(push_with_rider(outdated)),
+        Reply::Refused(Refusal::QueueGone)
+    );
+    let newest = queue_row(1, CatalogVersion(9));
+    let group = GroupRow {
+        name: GROUP.to_owned(),
+        start: GroupStart::Beginning,
+        registered: WallTime(5),
+        version: CatalogVersion(3),
+    };
+    let register = RegisterGroup {
+        queue: newest.clone(),
+        group,
+        starts: vec![],
+    };
+    driver.apply(Command::RegisterGroup(register));
+    assert!(driver.machine.has_group(QUEUE, GROUP));
+    assert!(matches!(driver.apply(push_with_rider(newest)), Reply::Pushed(_)));
 }
 
 #[test]

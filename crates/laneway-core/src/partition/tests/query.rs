@@ -39,6 +39,7 @@ fn counts_follow_the_lowest_named_group() {
     assert_eq!(driver.machine.lane_counts(lane).consumed, 5);
     let sum = driver.machine.queue_counts(QUEUE);
     assert_eq!((sum.lanes, sum.total, sum.pending, sum.processing), (1, 8, 4, 4));
+    assert_eq!(sum.ready_messages, 6); // of the slowest group: the leases of others take nothing from it
     assert_eq!(
         (sum.ready_lanes, sum.leased_lanes, sum.leased_messages),
         (0, 1, 4)
