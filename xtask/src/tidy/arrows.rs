@@ -60,7 +60,10 @@ const OWNERS: [(&str, &[&str]); 14] = [
     ("anyhow", &["laneway-server", "xtask", "chaos-tests"]),
     ("toml", &["laneway-server"]),
     ("reqwest", &["laneway-client", "chaos-tests"]),
-    ("rand", &["laneway-node", "laneway-sim", "chaos-tests"]),
+    (
+        "rand",
+        &["laneway-raft", "laneway-node", "laneway-sim", "chaos-tests"],
+    ),
     ("turmoil", &["laneway-sim"]),
 ];
 

@@ -102,7 +102,7 @@ pub enum WalOpenError {
     },
     /// Bytes that no crash explains: acknowledged data may be lost, so nothing was changed.
     #[error(
-        "{} is damaged at byte {at}: {what}; do not edit or delete it: restore this node's data directory from a backup, or move the directory aside and let the node join its cluster anew",
+        "{} is damaged at byte {at}: {what}; do not edit or delete it: restore this node's data directory from a backup, or move the directory aside and start with an empty one, without what it held",
         file.display()
     )]
     Damaged {
@@ -130,7 +130,7 @@ pub enum WalOpenError {
     },
     /// The newest segment is gone, and with it entries that were acknowledged.
     #[error(
-        "{} is missing: {} names it as the newest log segment, which holds the entries acknowledged last; put the file back with all that were removed along with it, or restore this node's data directory from a backup, or move the directory aside and let the node join its cluster anew",
+        "{} is missing: {} names it as the newest log segment, which holds the entries acknowledged last; put the file back with all that were removed along with it, or restore this node's data directory from a backup, or move the directory aside and start with an empty one, without what it held",
         file.display(),
         newest.display()
     )]
@@ -142,7 +142,7 @@ pub enum WalOpenError {
     },
     /// The file that names the newest segment is gone, so nothing tells whether that is still there.
     #[error(
-        "{} is missing, though the log segments beside it were written with it: newer segments may be gone as well, and the entries acknowledged last with them; put the file back with all that were removed along with it, or restore this node's data directory from a backup, or move the directory aside and let the node join its cluster anew",
+        "{} is missing, though the log segments beside it were written with it: newer segments may be gone as well, and the entries acknowledged last with them; put the file back with all that were removed along with it, or restore this node's data directory from a backup, or move the directory aside and start with an empty one, without what it held",
         newest.display()
     )]
     NewestMissing {
