@@ -1,17 +1,21 @@
 //! Opens a data directory and starts everything on it, or says why not.
 
+mod outcome;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use laneway_core::ids::PartitionId;
 use laneway_storage::rows::{RowStore, SledRowStore};
 use laneway_storage::vfs::{Vfs, VfsLock};
-use laneway_storage::wal::{Wal, WalOpenError, WalOptions};
+use laneway_storage::wal::{Wal, WalOptions};
 use ractor::{Actor, ActorRef};
 use tokio::sync::Semaphore;
+
+pub use outcome::{Recovered, StartError};
 
 use super::{ACTOR_STOP_WAIT, Inner, Node, close_wal};
 use crate::catalog::CatalogHandle;
@@ -25,140 +29,6 @@ use crate::replica::ReplicaContext;
 use crate::supervisor::{NodeSupervisor, Replica, SupervisorMsg, start};
 
 const LOCK_FILE: &str = "lock";
-
-/// Why a node does not start. The text is one line that says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Another process has the data directory.
-    #[error("data directory {} is in use by another process; stop it, or choose another directory", .dir.display())]
-    DataDirInUse {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// The data belongs to somebody else.
-    #[error(
-        "data directory {} belongs to node {found_node} of cluster {found_cluster:?}, not to node {node} of cluster {cluster:?}; choose another directory or correct the configuration",
-        .dir.display()
-    )]
-    OtherNode {
-        /// The directory.
-        dir: PathBuf,
-        /// As configured.
-        node: u16,
-        /// As configured.
-        cluster: String,
-        /// As found.
-        found_node: u16,
-        /// As found.
-        found_cluster: String,
-    },
-    /// The number of partitions is fixed when the data directory is made.
-    #[error(
-        "data directory {} was made with {found} partitions, not {configured}; leave the option out or start with an empty directory",
-        .dir.display()
-    )]
-    PartitionsDiffer {
-        /// The directory.
-        dir: PathBuf,
-        /// As configured.
-        configured: u16,
-        /// As found.
-        found: u16,
-    },
-    /// An option is out of range.
-    #[error("{option} is {value}, it must be {range}")]
-    Option {
-        /// Its name.
-        option: &'static str,
-        /// Its value.
-        value: u64,
-        /// What is allowed.
-        range: String,
-    },
-    /// A file is damaged.
-    #[error(
-        "{what}; restore the data directory from a backup, or start with an empty one: the broker does not guess"
-    )]
-    Damaged {
-        /// Which file, and how.
-        what: String,
-    },
-    /// The data directory has data but not the file that says whose.
-    #[error(
-        "data directory {} has data, but {} is missing; restore that file from a backup or choose an empty directory",
-        .dir.display(),
-        .dir.join("identity").display()
-    )]
-    NoIdentity {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// The data directory has an identity but no log.
-    #[error(
-        "the log of data directory {} is gone: there is no segment in {}; put the files back, or restore the data directory from a backup, or move it aside and start empty",
-        .dir.display(),
-        .wal.display()
-    )]
-    NoLog {
-        /// The directory.
-        dir: PathBuf,
-        /// The log's folder.
-        wal: PathBuf,
-    },
-    /// The log cannot be opened.
-    #[error(transparent)]
-    Wal(#[from] WalOpenError),
-    /// A partition cannot be opened.
-    #[error("partition {partition}: {what}")]
-    Partition {
-        /// Which.
-        partition: PartitionId,
-        /// Why.
-        what: String,
-    },
-    /// The operating system refused something.
-    #[error("{what}: {source}")]
-    Io {
-        /// Which file or what act.
-        what: String,
-        /// Its answer.
-        source: std::io::Error,
-    },
-}
-
-/// What a start found on disk, for one log line.
-#[derive(Clone, Debug)]
-pub struct Recovered {
-    /// The data directory was empty.
-    pub new: bool,
-    /// Cluster id.
-    pub cluster_id: String,
-    /// WAL segments read.
-    pub wal_segments: usize,
-    /// Log entries after the checkpoints, applied again.
-    pub entries: u64,
-    /// Bytes of a torn last write that were cut; nobody was told that they were stored.
-    pub torn_bytes_cut: u64,
-    /// Time it took.
-    pub took: Duration,
-}
-
-impl fmt::Display for Recovered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.new {
-            return f.write_str("new data directory");
-        }
-        write!(
-            f,
-            "{} wal segments, {} entries above checkpoints",
-            self.wal_segments, self.entries
-        )?;
-        if self.torn_bytes_cut > 0 {
-            write!(f, ", {} bytes of an unfinished write cut", self.torn_bytes_cut)?;
-        }
-        write!(f, ", {} ms", self.took.as_millis())
-    }
-}
 
 pub(super) fn io_error(what: impl fmt::Display, source: std::io::Error) -> StartError {
     StartError::Io {
@@ -288,7 +158,7 @@ impl Foundation {
                 (PartitionHandle::new(PartitionId(number), &limits), in_dir(dir))
             })
             .collect();
-        let supervisor = match start_replicas(&catalog, &partitions).await {
+        let supervisor = match bring_up(&catalog, &partitions).await {
             Ok(supervisor) => supervisor,
             Err(error) => {
                 close_wal(&self.wal).await;
@@ -341,22 +211,31 @@ impl Foundation {
     }
 }
 
-/// Starts the supervisor and all replicas; returns when each has replayed its log.
-async fn start_replicas(
+/// Starts the supervisor and all replicas, or leaves nothing running.
+async fn bring_up(
     catalog: &(Arc<CatalogHandle>, ReplicaContext),
     partitions: &[(Arc<PartitionHandle>, ReplicaContext)],
 ) -> Result<ActorRef<SupervisorMsg>, StartError> {
-    let failed = |partition, error: OpenError| StartError::Partition {
-        partition,
-        what: error.to_string(),
-    };
-    let (supervisor, _) = Actor::spawn(None, NodeSupervisor, ()).await.map_err(|error| {
-        let what = error.to_string();
-        StartError::Partition {
-            partition: PartitionId::CATALOG,
-            what,
-        }
-    })?;
+    let (supervisor, _) = Actor::spawn(None, NodeSupervisor, ())
+        .await
+        .map_err(|error| io_error("starting the supervisor", std::io::Error::other(error)))?;
+    let mut started = start_replicas(&supervisor, catalog, partitions).await;
+    if started.is_ok() {
+        started = check_messages(partitions).await;
+    }
+    if let Err(error) = started {
+        abandon(&supervisor, &catalog.0, partitions).await;
+        return Err(error);
+    }
+    Ok(supervisor)
+}
+
+/// Starts all replicas; returns when each has replayed its log.
+async fn start_replicas(
+    supervisor: &ActorRef<SupervisorMsg>,
+    catalog: &(Arc<CatalogHandle>, ReplicaContext),
+    partitions: &[(Arc<PartitionHandle>, ReplicaContext)],
+) -> Result<(), StartError> {
     let mut replicas = vec![Replica::Catalog(Arc::clone(&catalog.0), catalog.1.clone())];
     for (handle, context) in partitions {
         replicas.push(Replica::Partition(Arc::clone(handle), context.clone()));
@@ -366,16 +245,49 @@ async fn start_replicas(
         async move { (replica.id(), start(&supervisor, replica).await) }
     });
     for (partition, outcome) in futures_util::future::join_all(starts).await {
-        if let Err(error) = outcome {
-            drop(supervisor.cast(SupervisorMsg::Stopping));
-            supervisor
-                .stop_children_and_wait(None, Some(ACTOR_STOP_WAIT))
-                .await;
-            supervisor.stop(None);
-            return Err(failed(partition, error));
+        outcome.map_err(|error: OpenError| StartError::Partition {
+            partition,
+            what: error.to_string(),
+        })?;
+    }
+    Ok(())
+}
+
+/// Refuses data from which a file with messages was removed.
+async fn check_messages(partitions: &[(Arc<PartitionHandle>, ReplicaContext)]) -> Result<(), StartError> {
+    for (handle, context) in partitions {
+        let missing = handle.missing_message().await;
+        let missing = missing.map_err(|error| StartError::Partition {
+            partition: handle.id,
+            what: error.to_string(),
+        })?;
+        if let Some((lane, offset)) = missing {
+            return Err(StartError::MessagesMissing {
+                dir: context.dir.clone(),
+                partition: handle.id,
+                lane,
+                offset,
+            });
         }
     }
-    Ok(supervisor)
+    Ok(())
+}
+
+/// Ends what was started.
+async fn abandon(
+    supervisor: &ActorRef<SupervisorMsg>,
+    catalog: &CatalogHandle,
+    partitions: &[(Arc<PartitionHandle>, ReplicaContext)],
+) {
+    drop(supervisor.cast(SupervisorMsg::Stopping));
+    let groups = partitions.iter().map(|(handle, _)| handle.group());
+    for group in groups.chain([catalog.group()]).flatten() {
+        group.shutdown().await;
+    }
+    supervisor
+        .stop_children_and_wait(None, Some(ACTOR_STOP_WAIT))
+        .await;
+    supervisor.stop(None);
 }
 
 fn background(

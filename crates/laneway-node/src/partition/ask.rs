@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use laneway_core::command::{Command, RequestKey};
-use laneway_core::ids::{LaneId, LeaseId, PartitionId, QueueId};
+use laneway_core::ids::{LaneId, LeaseId, Offset, PartitionId, QueueId};
 use laneway_core::reply::Reply;
 use laneway_core::settings::QueueRow;
 use laneway_raft::Group;
@@ -24,6 +24,9 @@ use crate::api::{ErrorClass, RequestError};
 use crate::caller::{Waits, WhoseOutcome, caller};
 use crate::options::NodeLimits;
 use crate::span_cache::SpanCache;
+
+/// How long a start waits for a leader when it needs the whole log applied.
+const ELECTION_AT_START_MAX: Duration = Duration::from_secs(30);
 
 /// Something to be planned by the leader and proposed.
 #[expect(
@@ -105,6 +108,8 @@ pub(crate) struct PartitionHandle {
     disk: Mutex<()>,
     live: RwLock<Live>,
     waits: Waits,
+    /// Lanes in which the checkpoint has messages without a place, until it is known why.
+    gaps: Mutex<Vec<LaneId>>,
 }
 
 #[derive(Debug, Default)]
@@ -128,7 +133,36 @@ impl PartitionHandle {
             disk: Mutex::default(),
             live: RwLock::default(),
             waits: Waits::new(limits),
+            gaps: Mutex::default(),
         })
+    }
+
+    pub(super) fn set_gaps(&self, lanes: Vec<LaneId>) {
+        *self.gaps.lock().unwrap_or_else(PoisonError::into_inner) = lanes;
+    }
+
+    /// The first message of those found without a place at the start that is still retained now that the whole log is
+    /// applied. Files go as soon as nothing needs them, which may be before a checkpoint says so: a gap that the log
+    /// closes is no damage.
+    pub(crate) async fn missing_message(&self) -> Result<Option<(LaneId, Offset)>, RequestError> {
+        let gaps = std::mem::take(&mut *self.gaps.lock().unwrap_or_else(PoisonError::into_inner));
+        if gaps.is_empty() {
+            return Ok(None);
+        }
+        let deadline = Instant::now() + ELECTION_AT_START_MAX;
+        while let Err(error) = self.read_index().await {
+            if self.stopped().is_some() || Instant::now() >= deadline {
+                return Err(error);
+            }
+        }
+        let first_gap = move |running: &Running| {
+            gaps.into_iter().find_map(|lane| {
+                let view = running.machine.lane(lane)?;
+                let offset = running.payloads().first_gap(lane, view.head, view.tail)?;
+                Some((lane, offset))
+            })
+        };
+        self.look(first_gap).await
     }
 
     fn read<T>(&self, get: impl FnOnce(&Live) -> T) -> T {

@@ -57,21 +57,6 @@ pub(crate) enum OpenError {
         /// What is wrong.
         what: String,
     },
-    /// A file with messages is gone.
-    #[error(
-        "messages of partition {partition} are missing from {}: lane {lane} has none at offset {offset}; a backlog file or log segment was removed: put it back or restore the data directory from a backup",
-        .dir.display()
-    )]
-    MessagesMissing {
-        /// The partition's folder.
-        dir: PathBuf,
-        /// Which partition.
-        partition: laneway_core::ids::PartitionId,
-        /// Which lane.
-        lane: laneway_core::ids::LaneId,
-        /// First offset missed.
-        offset: laneway_core::ids::Offset,
-    },
     /// The log lacks what the checkpoint is made of.
     #[error(
         "the log in {} ends before the checkpoint of partition {partition} at {checkpoint}: log segments are missing; put them back or restore the data directory from a backup",
@@ -187,7 +172,7 @@ impl Opened {
         self.stores
             .payloads
             .restore(&cut, machine.heads(), machine.pins())?;
-        self.check_messages(machine)?;
+        self.note_gaps(machine);
         let (index, term, leader) = manifest.applied;
         self.applied = Some(LogPosition { index, term, leader });
         self.membership = manifest.membership.clone();
@@ -201,21 +186,11 @@ impl Opened {
     }
 
     /// Every retained message must have a place; a removed file shows here rather than as a silent gap in a lane.
-    fn check_messages(&self, machine: &PartitionMachine) -> Result<(), OpenError> {
-        for queue in machine.queue_ids() {
-            for (lane, view) in machine.lanes_of(queue) {
-                if let Some(offset) = self.stores.payloads.first_gap(lane, view.head, view.tail) {
-                    let (dir, partition) = (self.context.dir.clone(), self.handle.id);
-                    return Err(OpenError::MessagesMissing {
-                        dir,
-                        partition,
-                        lane,
-                        offset,
-                    });
-                }
-            }
-        }
-        Ok(())
+    fn note_gaps(&self, machine: &PartitionMachine) {
+        let payloads = &self.stores.payloads;
+        let lanes = machine.queue_ids().flat_map(|queue| machine.lanes_of(queue));
+        let gapped = lanes.filter(|(lane, view)| payloads.first_gap(*lane, view.head, view.tail).is_some());
+        self.handle.set_gaps(gapped.map(|(lane, _)| lane).collect());
     }
 
     /// Starts the actor under `supervisor`, then its group: that replays the log through the actor.
