@@ -11,8 +11,15 @@ use super::verbs::{AckTarget, Claim};
 use crate::api::{PopQuery, path_segment};
 use crate::http::Call;
 
-/// No message for so long means that no lease of a client that is gone can still hold one.
-const QUIET: Duration = Duration::from_secs(LEASE_SECONDS_MAX + 2);
+/// A killed broker's own leases, of auto-ack pops between claim and settlement, run for so long.
+const AUTO_ACK_LEASE_SECONDS: u64 = 5;
+
+/// No message for so long means that no lease of a client or gateway that is gone can still hold one.
+const QUIET: Duration = Duration::from_secs(max(LEASE_SECONDS_MAX, AUTO_ACK_LEASE_SECONDS) + 2);
+
+const fn max(a: u64, b: u64) -> u64 {
+    if a > b { a } else { b }
+}
 
 /// A drain that takes longer has failed.
 const DRAIN_MAX: Duration = Duration::from_secs(180);

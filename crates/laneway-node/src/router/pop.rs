@@ -20,9 +20,9 @@ use crate::node::Node;
 use crate::parking::Hint;
 use crate::partition::{Ask, ClaimAsk, PartitionHandle};
 
-/// Lease of a claim that is to be settled at delivery. No client sees it: it only has to outlast the reading, and is what
-/// the messages wait for when this process ends in between.
-const AUTO_ACK_LEASE_MS: u64 = 30_000;
+/// Lease of an auto-ack pop while it reads and settles. As long as its lanes stay blocked when this process dies in between;
+/// one that takes longer settles nothing and gives back what it claimed.
+const AUTO_ACK_LEASE_MS: u64 = 5_000;
 
 /// What one look at the partitions found.
 enum Found {
