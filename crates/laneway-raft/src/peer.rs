@@ -4,6 +4,7 @@
 //! end. Over them go the calls of raft groups and, for the node above, calls of its own ([`Peers::call`]). Both sides of a
 //! connection introduce themselves first, and one that does not belong is refused with the reason on both sides.
 
+mod admission;
 mod check;
 mod frame;
 mod handshake;
@@ -28,9 +29,10 @@ use openraft::raft::TransferLeaderRequest;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use admission::Caller;
 pub use check::check_peer_bytes;
+use handshake::Class;
 pub use handshake::NodeIntroduction;
-use handshake::{Class, Refused};
 use link::Link;
 pub(crate) use message::Verb;
 pub(crate) use message::{
@@ -98,15 +100,6 @@ struct Inner {
     service: Arc<dyn PeerService>,
     stranger_logged: Mutex<Option<Instant>>,
     stopping: Stopping,
-}
-
-/// Who has connected to this node.
-#[derive(Clone, Copy, Debug)]
-struct Caller {
-    raft_id: u64,
-    process: u64,
-    connections: usize,
-    seen: Instant,
 }
 
 impl Peers {
@@ -288,88 +281,6 @@ impl Inner {
         groups.iter().map(|(id, raft)| (*id, raft.clone())).collect()
     }
 
-    /// Whether two nodes belong together. A node without a cluster id belongs to any cluster of its name.
-    fn check(&self, theirs: &NodeIntroduction) -> Result<(), Refused> {
-        let ours = self.introduction();
-        if ours.cluster != theirs.cluster {
-            let (ours, theirs) = (ours.cluster, theirs.cluster.clone());
-            return Err(Refused::OtherCluster { ours, theirs });
-        }
-        if ours.fingerprint != theirs.fingerprint {
-            let (ours, theirs) = (ours.fingerprint, theirs.fingerprint);
-            return Err(Refused::OtherFingerprint { ours, theirs });
-        }
-        let (ours, theirs) = (ours.cluster_id, theirs.cluster_id);
-        if ours != theirs && ours != 0 && theirs != 0 {
-            return Err(Refused::OtherClusterId { ours, theirs });
-        }
-        Ok(())
-    }
-
-    /// Of the node that this one has called.
-    fn check_peer(&self, node: u16, theirs: &NodeIntroduction) -> Result<(), Refused> {
-        if theirs.node() != node {
-            return Err(Refused::NotMe {
-                ours: theirs.node(),
-                wanted: node,
-            });
-        }
-        self.check(theirs)
-    }
-
-    /// Of a node that calls.
-    fn check_caller(&self, to: u16, theirs: &NodeIntroduction) -> Result<(), Refused> {
-        let ours = self.introduction().raft_id;
-        if to != crate::node_number(ours) {
-            return Err(Refused::NotMe {
-                ours: crate::node_number(ours),
-                wanted: to,
-            });
-        }
-        self.check(theirs)?;
-        let node = theirs.node();
-        if node == to {
-            let theirs = theirs.raft_id;
-            return Err(Refused::Twin { node, ours, theirs });
-        }
-        if !self.views.contains_key(&node) {
-            return Err(Refused::NotAPeer { node });
-        }
-        let callers = lock(&self.callers);
-        let Some(known) = callers.get(&node) else {
-            return Ok(());
-        };
-        // One whose connections are about to be seen to end is let in at its next attempt.
-        let is_there = known.process != theirs.process && known.connections > 0;
-        let was_there = known.raft_id != theirs.raft_id && known.seen.elapsed() < self.takeover;
-        if is_there || was_there {
-            let (ours, theirs) = (known.raft_id, theirs.raft_id);
-            return Err(Refused::Twin { node, ours, theirs });
-        }
-        Ok(())
-    }
-
-    /// Counts an incoming connection for as long as the guard lives.
-    fn connected(self: &Arc<Self>, from: &NodeIntroduction) -> Connected {
-        let mut callers = lock(&self.callers);
-        let newcomer = Caller {
-            raft_id: from.raft_id,
-            process: from.process,
-            connections: 0,
-            seen: Instant::now(),
-        };
-        let caller = callers.entry(from.node()).or_insert(newcomer);
-        if caller.process != from.process {
-            *caller = newcomer;
-        }
-        caller.connections += 1;
-        Connected {
-            inner: Arc::clone(self),
-            node: from.node(),
-            process: from.process,
-        }
-    }
-
     /// A peer has called: it is there.
     fn poke(&self, node: u16) {
         for class in Class::ALL {
@@ -413,25 +324,6 @@ impl Inner {
         if logged.is_none_or(|at| at.elapsed() >= STRANGER_LOG_EVERY) {
             *logged = Some(Instant::now());
             tracing::warn!(address, reason, "refused a connection to the peer port");
-        }
-    }
-}
-
-/// Counts one incoming connection.
-struct Connected {
-    inner: Arc<Inner>,
-    node: u16,
-    process: u64,
-}
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        let mut callers = lock(&self.inner.callers);
-        if let Some(caller) = callers.get_mut(&self.node)
-            && caller.process == self.process
-        {
-            caller.connections = caller.connections.saturating_sub(1);
-            caller.seen = Instant::now();
         }
     }
 }
