@@ -69,6 +69,33 @@ async fn checkpoints_purge_the_log_and_carry_the_state() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn file_that_went_before_a_checkpoint_said_so_is_not_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut small = small(dir.path());
+    let (node, _) = Node::start(small.clone()).await.unwrap();
+    fill_backlog(&node).await;
+    node.shutdown().await;
+    drop(node);
+
+    small.storage.checkpoint_ms_max = 3_600_000;
+    let (node, _) = Node::start(small.clone()).await.unwrap();
+    assert!(node.delete_queue("q").await.unwrap());
+    let partitions = dir.path().join("partitions");
+    assert!(backlog_file(&partitions).is_some());
+    // The messages are gone at once, their files as soon as maintenance comes by.
+    while backlog_file(&partitions).is_some() {
+        tokio::task::yield_now().await;
+    }
+    node.shutdown().await;
+    drop(node);
+
+    let (node, recovered) = Node::start(small).await.unwrap();
+    assert!(recovered.entries > 0, "no checkpoint covers the deletion");
+    assert!(node.queue("q").await.unwrap().is_none());
+    node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_directory_has_one_owner() {
     let dir = tempfile::tempdir().unwrap();
     let node = start(dir.path()).await;
