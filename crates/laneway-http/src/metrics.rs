@@ -298,6 +298,7 @@ mod tests {
         };
         let status = NodeStatus {
             version: "0.1.0",
+            cluster: "dev".to_owned(),
             cluster_id: "c".to_owned(),
             node: 1,
             uptime: Duration::from_millis(1500),

@@ -118,7 +118,7 @@ impl Config {
         let Ok(listen) = raw_node.listen.parse() else {
             return Err(checker.refusal(
                 "listen",
-                &raw_node.listen,
+                quoted(&raw_node.listen),
                 "an IP address and a port up to 65535, such as 127.0.0.1:6632",
             ));
         };
@@ -231,7 +231,7 @@ fn check_cluster(raw: &RawCluster, checker: &Checker<'_>) -> Result<(), ConfigEr
     if raw.name.is_empty() || raw.name.len() > CLUSTER_NAME_BYTES_MAX || !raw.name.chars().all(plain) {
         return Err(checker.refusal(
             "name",
-            &raw.name,
+            quoted(&raw.name),
             "1 to 64 letters, digits, dots, underscores or hyphens",
         ));
     }
@@ -257,16 +257,14 @@ fn check_cluster(raw: &RawCluster, checker: &Checker<'_>) -> Result<(), ConfigEr
     )?;
     let timing = &raw.raft;
     checker.within("raft.heartbeat_ms", timing.heartbeat_ms, 1, RAFT_MS_MAX / 4)?;
-    checker.within(
-        "raft.election_ms_min",
-        timing.election_ms_min,
-        timing.heartbeat_ms * 2,
+    checker.within_other(
+        ("raft.election_ms_min", timing.election_ms_min),
+        (timing.heartbeat_ms * 2, "twice raft.heartbeat_ms"),
         RAFT_MS_MAX / 2,
     )?;
-    checker.within(
-        "raft.election_ms_max",
-        timing.election_ms_max,
-        timing.election_ms_min + 1,
+    checker.within_other(
+        ("raft.election_ms_max", timing.election_ms_max),
+        (timing.election_ms_min + 1, "above raft.election_ms_min"),
         RAFT_MS_MAX,
     )
 }
@@ -274,14 +272,13 @@ fn check_cluster(raw: &RawCluster, checker: &Checker<'_>) -> Result<(), ConfigEr
 fn check_node(raw: &RawNode, checker: &Checker<'_>) -> Result<(), ConfigError> {
     checker.at_least("node", raw.node.into(), 1)?;
     if raw.data_dir.is_empty() || raw.data_dir.contains('\0') {
-        return Err(checker.refusal("data_dir", raw.data_dir.escape_default(), "the path of a folder"));
+        return Err(checker.refusal("data_dir", quoted(&raw.data_dir), "the path of a folder"));
     }
     let limits = &raw.limits;
     checker.at_least("limits.commands_max", limits.commands_max.into(), 1)?;
-    checker.at_least(
-        "limits.in_flight_bytes_max",
-        limits.in_flight_bytes_max.into(),
-        limits.entry_bytes_max.into(),
+    checker.at_least_other(
+        ("limits.in_flight_bytes_max", limits.in_flight_bytes_max.into()),
+        (limits.entry_bytes_max.into(), "limits.entry_bytes_max"),
     )?;
     checker.at_least(
         "limits.entries_in_flight_max",
@@ -311,14 +308,18 @@ fn check_node(raw: &RawNode, checker: &Checker<'_>) -> Result<(), ConfigError> {
     )?;
     let http = &raw.http;
     checker.at_least("http.body_bytes_max", count(http.body_bytes_max), 1)?;
-    checker.at_least(
-        "http.bodies_bytes_max",
-        count(http.bodies_bytes_max),
-        count(http.body_bytes_max),
+    checker.at_least_other(
+        ("http.bodies_bytes_max", count(http.bodies_bytes_max)),
+        (count(http.body_bytes_max), "http.body_bytes_max"),
     )?;
     checker.at_least("http.connections_max", count(http.connections_max), 1)?;
     checker.at_least("http.head_read_timeout_ms", http.head_read_timeout_ms, 1)?;
     checker.at_least("http.body_read_timeout_ms", http.body_read_timeout_ms, 1)
+}
+
+/// As a text of the file, so that an empty one and blanks can be seen.
+fn quoted(text: &str) -> String {
+    format!("{text:?}")
 }
 
 fn count(value: usize) -> u64 {
@@ -404,6 +405,35 @@ impl Checker<'_> {
             Ok(())
         } else {
             Err(self.refusal(key, value, format_args!("from {min} to {max}")))
+        }
+    }
+
+    /// [`Checker::at_least`] with a bound that comes from another key, so that the line names both.
+    fn at_least_other(
+        &self,
+        (key, value): (&'static str, u64),
+        (min, why): (u64, &str),
+    ) -> Result<(), ConfigError> {
+        if value >= min {
+            Ok(())
+        } else {
+            Err(self.refusal(key, value, format_args!("at least {min}, {why}")))
+        }
+    }
+
+    /// [`Checker::within`] with a lower bound that comes from another key.
+    fn within_other(
+        &self,
+        (key, value): (&'static str, u64),
+        (min, why): (u64, &str),
+        max: u64,
+    ) -> Result<(), ConfigError> {
+        let fits = (min..=max).contains(&value);
+        if fits {
+            Ok(())
+        } else {
+            let wanted = format_args!("from {min} ({why}) to {max}");
+            Err(self.refusal(key, value, wanted))
         }
     }
 

@@ -12,12 +12,15 @@ use laneway_client::wire::{
 use laneway_client::{Client, DeadLetter, DeadLetterQuery};
 use serde::Serialize;
 
-use table::Table;
+use table::{Table, masked};
 
 mod table;
 
 /// Node asked unless told otherwise.
 const URL_DEFAULT: &str = "http://127.0.0.1:6632";
+
+/// Most dead letters skipped by a listing; the broker's limit.
+const DEAD_LETTERS_SKIPPED_MAX: u32 = 1_000_000_000;
 
 /// Arguments of `laneway ctl`.
 #[derive(Debug, Args)]
@@ -60,21 +63,11 @@ enum QueueCommand {
 
 #[derive(Debug, Subcommand)]
 enum DlqCommand {
-    /// Lists dead letters, newest first.
-    List {
-        /// Only of this queue.
-        #[arg(long)]
-        queue: Option<String>,
-        /// Only of this consumer group.
-        #[arg(long)]
-        group: Option<String>,
-        /// Most rows.
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
-        limit: u32,
-    },
+    /// Lists dead letters, newest first; says so when there are more.
+    List(ListArgs),
     /// Puts a dead letter back at its lane's tail and removes its row, in one step.
     Retry(RetryArgs),
-    /// Deletes the dead letters of a message.
+    /// Deletes all dead letters of a message, whichever groups they are of.
     Delete {
         /// Lane id, as `dlq list` shows it.
         #[arg(value_name = "LANE_ID")]
@@ -82,6 +75,22 @@ enum DlqCommand {
         /// Transaction id.
         transaction: String,
     },
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Only of this queue.
+    #[arg(long)]
+    queue: Option<String>,
+    /// Only of this consumer group.
+    #[arg(long)]
+    group: Option<String>,
+    /// Most rows.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// Rows to skip.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(DEAD_LETTERS_SKIPPED_MAX)))]
+    offset: u32,
 }
 
 #[derive(Debug, Args)]
@@ -124,15 +133,7 @@ async fn answer(args: &CtlArgs) -> Result<String> {
         CtlCommand::Status => shown(json, &client.status().await?, status),
         CtlCommand::Queue(QueueCommand::List) => shown(json, &client.queues().await?, queues),
         CtlCommand::Queue(QueueCommand::Get { name }) => shown(json, &client.queue(name).await?, queue),
-        CtlCommand::Dlq(DlqCommand::List { queue, group, limit }) => {
-            let query = DeadLetterQuery {
-                queue: queue.clone(),
-                group: group.clone(),
-                limit: Some(*limit),
-                skip: 0,
-            };
-            shown(json, &client.dead_letters(&query).await?, dead_letters)
-        }
+        CtlCommand::Dlq(DlqCommand::List(which)) => list_dead_letters(&client, which, json).await,
         CtlCommand::Dlq(DlqCommand::Retry(which)) => {
             shown(json, &client.replay(&which.dead_letter()?).await?, replayed)
         }
@@ -143,6 +144,27 @@ async fn answer(args: &CtlArgs) -> Result<String> {
         ),
         CtlCommand::Debug(DebugCommand::Digest) => shown(json, &client.digest().await?, digests),
     }
+}
+
+async fn list_dead_letters(client: &Client, which: &ListArgs, json: bool) -> Result<String> {
+    let ListArgs { limit, offset, .. } = *which;
+    let query = |limit, skip| DeadLetterQuery {
+        queue: which.queue.clone(),
+        group: which.group.clone(),
+        limit: Some(limit),
+        skip,
+    };
+    let list = client.dead_letters(&query(limit, offset)).await?;
+    let mut text = shown(json, &list, dead_letters)?;
+    let next = offset.saturating_add(limit);
+    let full = u32::try_from(list.messages.len()).is_ok_and(|rows| rows >= limit);
+    if !json && full && next <= DEAD_LETTERS_SKIPPED_MAX {
+        let more = client.dead_letters(&query(1, next)).await?;
+        if !more.messages.is_empty() {
+            let _ = writeln!(text, "there are more: --offset {next}");
+        }
+    }
+    Ok(text)
 }
 
 impl RetryArgs {
@@ -173,6 +195,7 @@ fn status(status: &StatusResponse) -> String {
     let StatusResponse {
         version,
         node,
+        cluster,
         cluster_id,
         uptime_seconds,
         data_dir,
@@ -180,7 +203,7 @@ fn status(status: &StatusResponse) -> String {
     } = status;
     let _ = writeln!(
         text,
-        "laneway {version}, node {node} of cluster {cluster_id}: {ready}, up {uptime_seconds:.0} s"
+        "laneway {version}, node {node} of cluster {cluster} ({cluster_id}): {ready}, up {uptime_seconds:.0} s"
     );
     for reason in &status.reasons {
         let _ = writeln!(text, "  {reason}");
@@ -338,14 +361,16 @@ fn replayed(replayed: &ReplayResponse<'_>) -> String {
         replayed_as,
         ..
     } = replayed;
-    let (transaction, offset) = (&replayed_as.transaction_id, replayed_as.offset);
-    format!("{original_transaction_id} is back in {queue}/{partition} as {transaction} at offset {offset}\n")
+    let original = masked(original_transaction_id);
+    let (transaction, offset) = (masked(&replayed_as.transaction_id), replayed_as.offset);
+    format!("{original} is back in {queue}/{partition} as {transaction} at offset {offset}\n")
 }
 
 fn deleted(deleted: &DeleteDeadLettersResponse<'_>) -> String {
     format!(
         "deleted {} dead letter(s) of {}\n",
-        deleted.deleted, deleted.transaction_id
+        deleted.deleted,
+        masked(&deleted.transaction_id)
     )
 }
 

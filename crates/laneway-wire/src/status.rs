@@ -27,6 +27,8 @@ pub struct ReadyResponse {
 pub struct StatusResponse {
     /// Of the program.
     pub version: String,
+    /// Configured name of the cluster.
+    pub cluster: String,
     /// Cluster id of the data directory.
     pub cluster_id: String,
     /// This node's number.

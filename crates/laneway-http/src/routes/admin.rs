@@ -50,6 +50,7 @@ fn require_loopback(request: &Request) -> Result<(), ApiError> {
 fn answer(status: NodeStatus, readiness: Readiness, http: HttpStatus) -> StatusResponse {
     StatusResponse {
         version: status.version.to_owned(),
+        cluster: status.cluster,
         cluster_id: status.cluster_id,
         node: status.node,
         uptime_seconds: status.uptime.as_secs_f64(),

@@ -33,11 +33,21 @@ impl Broker {
         Self::start_in(tempfile::tempdir().unwrap(), options).await
     }
 
+    /// One partition that takes so many lanes.
+    pub(crate) async fn start_with_lanes_max(lanes_max: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = node_options(&dir);
+        options.partitions = 1;
+        options.limits.lanes_max = lanes_max;
+        Self::start_node(dir, options, HttpOptions::default()).await
+    }
+
     async fn start_in(dir: TempDir, options: HttpOptions) -> Self {
-        let mut node_options = NodeOptions::new(dir.path().join("data"));
-        node_options.partitions = 3;
-        node_options.storage.wal_segment_bytes = 8 * 1024 * 1024;
-        node_options.limits.disk_free_bytes_min = 1024 * 1024;
+        let node_options = node_options(&dir);
+        Self::start_node(dir, node_options, options).await
+    }
+
+    async fn start_node(dir: TempDir, node_options: NodeOptions, options: HttpOptions) -> Self {
         let (node, _) = Node::start(node_options).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -184,6 +194,14 @@ impl Broker {
             self.get(target).await
         );
     }
+}
+
+fn node_options(dir: &TempDir) -> NodeOptions {
+    let mut options = NodeOptions::new(dir.path().join("data"));
+    options.partitions = 3;
+    options.storage.wal_segment_bytes = 8 * 1024 * 1024;
+    options.limits.disk_free_bytes_min = 1024 * 1024;
+    options
 }
 
 /// An acknowledgment of a popped message under its lease.

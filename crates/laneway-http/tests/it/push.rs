@@ -203,3 +203,33 @@ async fn acknowledged_pushes_survive_a_restart() {
         "duplicate"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partly_stored_push_is_201_with_errors_of_the_refused_items() {
+    let broker = Broker::start_with_lanes_max(1).await;
+    broker.push_numbers("q", "a", 0..1).await;
+    let item = |lane: &str, n: u64| json!({"queue": "q", "partition": lane, "payload": n, "transactionId": format!("t{n}")});
+
+    let results = broker.push_items(&json!([item("a", 1), item("c", 2)])).await;
+    assert_eq!(
+        (&results[0]["status"], &results[0]["offset"]),
+        (&json!("queued"), &json!(1))
+    );
+    assert_eq!(results[1]["status"], "error");
+    assert_eq!(
+        (&results[1]["code"], &results[1]["transaction_id"]),
+        (&json!("overloaded"), &json!("t2"))
+    );
+    assert!(
+        results[1]["error"].as_str().unwrap().contains("lanes_max"),
+        "{results:?}"
+    );
+    assert!(results[1].get("offset").is_none(), "{results:?}");
+
+    let refused = broker
+        .post("/api/v1/push", &json!({"items": [item("c", 2), item("d", 3)]}))
+        .await
+        .expect(429);
+    assert_eq!(refused.json()["code"], "overloaded");
+    assert_eq!(payloads(&broker.pop("q", "").await), [json!(0), json!(1)]);
+}

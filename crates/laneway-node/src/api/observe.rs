@@ -117,6 +117,8 @@ pub struct Readiness {
 pub struct NodeStatus {
     /// Version of the program.
     pub version: &'static str,
+    /// Configured name of the cluster.
+    pub cluster: String,
     /// Cluster id of the data directory.
     pub cluster_id: String,
     /// This node.

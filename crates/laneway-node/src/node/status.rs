@@ -64,6 +64,7 @@ impl Node {
         );
         NodeStatus {
             version: env!("CARGO_PKG_VERSION"),
+            cluster: inner.identity.cluster.clone(),
             cluster_id: format!("{:016x}", inner.identity.cluster_id),
             node: inner.identity.node,
             uptime: inner.started.elapsed(),

@@ -1,5 +1,6 @@
 //! Push: one command per lane and request, answers in request order.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,9 +34,10 @@ struct LanePart {
 impl Node {
     /// Stores messages durably, in request order per lane.
     ///
-    /// Durability: an item answered `Queued` or `Duplicate` is on stable storage of a quorum. Errors: the whole call fails
-    /// with the worst trouble that any lane met, if a retry may help; lanes that met none have stored their part, so
-    /// repeat with the same transaction ids. Cancel safety: dropping the future withdraws nothing.
+    /// Durability: an item answered `Queued` or `Duplicate` is on stable storage of a quorum. Errors: when at least one
+    /// lane's part is stored, the items of the others are answered `Refused`, each with its reason; the whole call fails
+    /// only when no part is known to be stored. `OutcomeUnknown`, of an item or the call, means that it may be stored:
+    /// repeat it with the same transaction ids. Cancel safety: dropping the future withdraws nothing.
     pub async fn push(&self, request: PushRequest) -> Result<Vec<PushReply>, RequestError> {
         check_request_id(request.request_id.as_ref())?;
         for item in &request.items {
@@ -50,7 +52,8 @@ impl Node {
         let parts = split(&request.items);
         let pushes = (0u32..).zip(&parts).map(|(number, part)| {
             let row = Arc::clone(&queues[&part.queue]);
-            self.push_part(part, number, row, &request)
+            let pushed = self.push_part(part, number, row, &request);
+            async move { pushed.await.map_err(with_push_remedy) }
         });
         let outcomes = join_all(pushes).await;
         self.put_together(request.items.len(), &parts, outcomes)
@@ -74,11 +77,7 @@ impl Node {
         parts: &[LanePart],
         outcomes: Vec<Result<LanePushed, RequestError>>,
     ) -> Result<Vec<PushReply>, RequestError> {
-        let worst = outcomes
-            .iter()
-            .filter_map(|outcome| outcome.as_ref().err())
-            .max_by_key(|error| badness(error));
-        if let Some(error) = worst.filter(|error| badness(error) > 0) {
+        if let Some(error) = whole_refusal(&outcomes) {
             return Err(error.clone());
         }
         let mut replies: Vec<Option<PushReply>> = vec![None; count];
@@ -231,15 +230,72 @@ fn lane_part(first: &PushItem, places: Vec<usize>, items: &[PushItem]) -> LanePa
     }
 }
 
-/// How much a lane's trouble matters for the call as a whole; 0 = it is told per item.
-fn badness(error: &RequestError) -> u8 {
+/// The refusal of the call as a whole: there is one only when no part is stored. What may be stored after all outweighs
+/// what is not; else the first counts.
+fn whole_refusal<T>(outcomes: &[Result<T, RequestError>]) -> Option<&RequestError> {
+    let errors: Option<Vec<&RequestError>> = outcomes.iter().map(|outcome| outcome.as_ref().err()).collect();
+    errors?
+        .into_iter()
+        .min_by_key(|error| Reverse(uncertainty(error)))
+}
+
+/// How much of the request may be done in spite of the error.
+fn uncertainty(error: &RequestError) -> u8 {
     match error.class {
-        ErrorClass::OutcomeUnknown => 6,
-        ErrorClass::Internal => 5,
-        ErrorClass::StorageFull => 4,
-        ErrorClass::Unavailable => 3,
-        ErrorClass::Overloaded => 2,
-        ErrorClass::Conflict => 1,
-        ErrorClass::Invalid | ErrorClass::NotFound | ErrorClass::TooLarge => 0,
+        ErrorClass::OutcomeUnknown => 2,
+        ErrorClass::Internal => 1,
+        ErrorClass::Invalid
+        | ErrorClass::NotFound
+        | ErrorClass::Conflict
+        | ErrorClass::TooLarge
+        | ErrorClass::StorageFull
+        | ErrorClass::Overloaded
+        | ErrorClass::Unavailable => 0,
+    }
+}
+
+/// Few producers send request ids; of a push the transaction ids do as well.
+fn with_push_remedy(mut error: RequestError) -> RequestError {
+    if error.class == ErrorClass::OutcomeUnknown {
+        error
+            .message
+            .push_str(", or push with the same transaction ids; with neither it may be stored twice");
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(class: ErrorClass, code: &'static str) -> Result<(), RequestError> {
+        Err(RequestError::new(class, code, "why"))
+    }
+
+    #[test]
+    fn call_is_refused_only_when_no_part_is_stored() {
+        let code = |outcomes: &[Result<(), RequestError>]| whole_refusal(outcomes).map(|error| error.code);
+        let full = || refusal(ErrorClass::Overloaded, "overloaded");
+        let no_leader = || refusal(ErrorClass::Unavailable, "no_leader");
+        let unknown = || refusal(ErrorClass::OutcomeUnknown, "outcome_unknown");
+        let gone = || refusal(ErrorClass::NotFound, "queue_deleted");
+        assert_eq!(code(&[Ok(()), Ok(())]), None);
+        for refused in [full(), no_leader(), unknown(), gone()] {
+            assert_eq!(code(&[refused, Ok(())]), None);
+        }
+        assert_eq!(code(&[full()]), Some("overloaded"));
+        assert_eq!(code(&[full(), no_leader()]), Some("overloaded"));
+        assert_eq!(code(&[no_leader(), full(), gone()]), Some("no_leader"));
+        assert_eq!(code(&[full(), unknown(), no_leader()]), Some("outcome_unknown"));
+        let internal = || refusal(ErrorClass::Internal, "internal");
+        assert_eq!(code(&[gone(), internal(), unknown()]), Some("outcome_unknown"));
+        assert_eq!(code(&[gone(), internal()]), Some("internal"));
+    }
+
+    #[test]
+    fn maybe_stored_part_names_the_transaction_ids() {
+        let message = |class| with_push_remedy(RequestError::new(class, "code", "why")).message;
+        assert!(message(ErrorClass::OutcomeUnknown).contains("same transaction ids"));
+        assert_eq!(message(ErrorClass::Overloaded), "why");
     }
 }

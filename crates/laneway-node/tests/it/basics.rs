@@ -5,9 +5,11 @@ use std::time::Duration;
 use laneway_core::catalog::{Patch, SettingsPatch};
 use laneway_core::command::AckStatus;
 use laneway_core::reply::AckedItem;
-use laneway_node::{AckOutcome, DeadLetterFilter, DeadLetterRef, PushReply};
+use laneway_node::{AckOutcome, DeadLetterFilter, DeadLetterRef, ErrorClass, Node, PushReply, PushRequest};
 
-use crate::support::{SOON, ack, ack_item, configure, item, payloads, pop, pop_request, push, start};
+use crate::support::{
+    SOON, ack, ack_item, configure, item, options, payloads, pop, pop_request, push, start,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pushed_messages_are_popped_in_order_and_acked_once() {
@@ -195,5 +197,42 @@ async fn one_lease_spans_lanes_of_several_partitions() {
     );
     assert_eq!(node.extend(None, lease, 90_000).await.unwrap().renewed, 11);
     assert!(node.pop(request).await.unwrap().lanes.is_empty());
+    node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partly_stored_push_tells_the_refusal_per_item() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one_lane = options(dir.path());
+    one_lane.partitions = 1;
+    one_lane.limits.lanes_max = 1;
+    let (node, _) = Node::start(one_lane).await.unwrap();
+    push(&node, vec![item("q", "a", "t0", "0")]).await;
+
+    let items = vec![
+        item("q", "c", "t1", "1"),
+        item("q", "a", "t2", "2"),
+        item("q", "a", "t0", "0"),
+    ];
+    let replies = push(&node, items.clone()).await;
+    let PushReply::Refused(error) = &replies[0] else {
+        panic!("{replies:?}");
+    };
+    assert_eq!((error.class, error.code), (ErrorClass::Overloaded, "overloaded"));
+    assert!(error.message.contains("lanes_max"), "{error}");
+    assert!(matches!(&replies[1], PushReply::Queued(position) if position.offset.0 == 1));
+    assert!(matches!(&replies[2], PushReply::Duplicate(position) if position.offset.0 == 0));
+    // The repeat of the whole is answered in kind: what is stored stays stored once.
+    let replies = push(&node, items).await;
+    assert!(matches!(&replies[0], PushReply::Refused(_)));
+    assert!(matches!(&replies[1], PushReply::Duplicate(position) if position.offset.0 == 1));
+
+    let nothing_stored = PushRequest {
+        request_id: None,
+        items: vec![item("q", "c", "t1", "1"), item("q", "d", "t3", "3")],
+    };
+    let error = node.push(nothing_stored).await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Overloaded);
+    assert_eq!(payloads(&pop(&node, "q").await), ["0", "2"]);
     node.shutdown().await;
 }

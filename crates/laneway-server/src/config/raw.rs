@@ -20,7 +20,7 @@ pub struct RawCluster {
     pub name: String,
     /// Number of partitions, set when the data directory is made. A directory made with another number is refused.
     ///
-    /// Unit: partitions, 1 to 1024. Default: `4`. Since v0.1.
+    /// Unit: partitions, from 1 to 1024. Default: `4`. Since v0.1.
     pub partitions: u16,
     #[serde(rename = "limits")]
     pub limits: RawClusterLimits,
@@ -34,31 +34,31 @@ pub struct RawCluster {
 pub struct RawClusterLimits {
     /// Lanes in one partition. A push to a new lane beyond it is refused with 429.
     ///
-    /// Unit: lanes per partition. Default: `4000000`. Since v0.1.
+    /// Unit: lanes per partition, from 1 to 4294967295. Default: `4000000`. Since v0.1.
     pub lanes_max: u32,
     /// Queues. A new name beyond it is refused with 429.
     ///
-    /// Unit: queues. Default: `100000`. Since v0.1.
+    /// Unit: queues, from 1 to 4294967295. Default: `100000`. Since v0.1.
     pub queues_max: u32,
     /// Consumer groups of one queue. A new one beyond it is refused with 429.
     ///
-    /// Unit: groups per queue. Default: `1000`. Since v0.1.
+    /// Unit: groups per queue, from 1 to 4294967295. Default: `1000`. Since v0.1.
     pub groups_max: u32,
     /// Answers kept so that a repeated request gets the same answer. The oldest go first.
     ///
-    /// Unit: answers per partition. Default: `100000`. Since v0.1.
+    /// Unit: answers per partition, from 1 to 4294967295. Default: `100000`. Since v0.1.
     pub kept_answers_max: u32,
     /// Time for which such an answer is kept.
     ///
-    /// Unit: ms of lease time (the time of running leaders). Default: `60000`. Since v0.1.
+    /// Unit: ms of lease time (the time of running leaders), from 1. Default: `60000`. Since v0.1.
     pub kept_answer_ms: u64,
     /// Length of a queue name and the longer of lane and group name together. A longer one is refused with 413.
     ///
-    /// Unit: bytes. Default: `411`. Since v0.1.
+    /// Unit: bytes, from 1 to 411. Default: `411`. Since v0.1.
     pub names_bytes_max: usize,
     /// Length of one transaction id. A longer one is refused with 413.
     ///
-    /// Unit: bytes, at most 65535. Default: `65535`. Since v0.1.
+    /// Unit: bytes, from 36 to 65535. Default: `65535`. Since v0.1.
     pub transaction_id_bytes_max: usize,
 }
 
@@ -70,9 +70,9 @@ pub struct RawRaft {
     ///
     /// Unit: ms, from 1 to 150000. Default: `50`. Since v0.1.
     pub heartbeat_ms: u64,
-    /// Shortest time without a leader before a node stands for election. At least two heartbeats.
+    /// Shortest time without a leader before a node stands for election.
     ///
-    /// Unit: ms, at most 300000. Default: `150`. Since v0.1.
+    /// Unit: ms, at least twice `heartbeat_ms`, at most 300000. Default: `150`. Since v0.1.
     pub election_ms_min: u64,
     /// Longest such time. Each node draws its own from the range.
     ///
@@ -90,7 +90,7 @@ pub struct RawNode {
     pub cluster_file: String,
     /// This node's number. A data directory of another node is refused.
     ///
-    /// Unit: number from 1. Default: `1`. Since v0.1.
+    /// Unit: number, from 1 to 65535. Default: `1`. Since v0.1.
     pub node: u16,
     /// Where the node listens for HTTP. Port 0 takes a free port; the log says which. There is no authentication: whoever
     /// reaches the address may push, pop and delete.
@@ -115,55 +115,55 @@ pub struct RawNode {
 pub struct RawNodeLimits {
     /// Commands that wait for the log or are in it. Beyond it requests are refused with 429.
     ///
-    /// Unit: commands per partition. Default: `16384`. Since v0.1.
+    /// Unit: commands per partition, from 1 to 4294967295. Default: `16384`. Since v0.1.
     pub commands_max: u32,
     /// Payload that waits for the log or is in it. Beyond it pushes are refused with 429.
     ///
-    /// Unit: bytes per partition. Default: `268435456`. Since v0.1.
+    /// Unit: bytes per partition, at least `entry_bytes_max`, at most 4294967295. Default: `268435456`. Since v0.1.
     pub in_flight_bytes_max: u32,
     /// Log entries proposed and not yet applied.
     ///
-    /// Unit: entries per partition. Default: `4`. Since v0.1.
+    /// Unit: entries per partition, from 1 to 4294967295. Default: `4`. Since v0.1.
     pub entries_in_flight_max: u32,
     /// Size at which a log entry takes no further command. One larger command still goes alone.
     ///
-    /// Unit: bytes. Default: `1048576`. Since v0.1.
+    /// Unit: bytes, from 1 to 4294967295. Default: `1048576`. Since v0.1.
     pub entry_bytes_max: u32,
     /// Pops that wait for messages. Beyond it a waiting pop is refused with 429.
     ///
-    /// Unit: pops per node. Default: `100000`. Since v0.1.
+    /// Unit: pops per node, from 0 to 4294967295. Default: `100000`. Since v0.1.
     pub parked_pops_max: u32,
     /// Messages of one pop's answer, as bytes. What has no room is given back uncharged; one larger message still goes alone.
     ///
-    /// Unit: bytes. Default: `33554432`. Since v0.1.
+    /// Unit: bytes, from 1. Default: `33554432`. Since v0.1.
     pub pop_bytes_max: u64,
     /// Messages of one pop's answer. A larger `batch` is cut to it.
     ///
-    /// Unit: messages. Default: `10000`. Since v0.1.
+    /// Unit: messages, from 1 to 4294967295. Default: `10000`. Since v0.1.
     pub pop_messages_max: u32,
     /// Message headers read to find an acknowledged transaction id that neither memory nor the dedup rows know.
     ///
-    /// Unit: headers per acknowledgment. Default: `10000`. Since v0.1.
+    /// Unit: headers per acknowledgment, from 1 to 4294967295. Default: `10000`. Since v0.1.
     pub resolve_scan_max: u32,
     /// Transaction ids of leased messages held in memory. Beyond it they are read from disk.
     ///
-    /// Unit: messages per partition. Default: `1000000`. Since v0.1.
+    /// Unit: messages per partition, from 0 to 4294967295. Default: `1000000`. Since v0.1.
     pub span_cache_messages_max: u32,
     /// Dedup rows on disk. Beyond it pushes are refused with 429 until rows expire.
     ///
-    /// Unit: bytes per partition. Default: `4294967296`. Since v0.1.
+    /// Unit: bytes per partition, from 0. Default: `4294967296`. Since v0.1.
     pub dedup_bytes_max: u64,
     /// Free space of the file system below which pushes are refused with 507. Pops, acks and deletes still work.
     ///
-    /// Unit: bytes. Default: `536870912`. Since v0.1.
+    /// Unit: bytes, from 0. Default: `536870912`. Since v0.1.
     pub disk_free_bytes_min: u64,
     /// Wait of a request for a leader, before 503 `no_leader`.
     ///
-    /// Unit: ms. Default: `3000`. Since v0.1.
+    /// Unit: ms, from 1. Default: `3000`. Since v0.1.
     pub leader_wait_ms: u64,
     /// Wait for the outcome of a request that is in the log, before 503 `outcome_unknown`.
     ///
-    /// Unit: ms. Default: `30000`. Since v0.1.
+    /// Unit: ms, from 1. Default: `30000`. Since v0.1.
     pub outcome_wait_ms: u64,
 }
 
@@ -177,23 +177,23 @@ pub struct RawStorage {
     pub wal_segment_bytes: u64,
     /// Segments kept before live payloads of the oldest are moved to backlog files.
     ///
-    /// Unit: segments, at least 2. Default: `8`. Since v0.1.
+    /// Unit: segments, from 2 to 4294967295. Default: `8`. Since v0.1.
     pub wal_segments_max: u32,
     /// Newest log entries held in memory.
     ///
-    /// Unit: bytes per partition. Default: `33554432`. Since v0.1.
+    /// Unit: bytes per partition, from 0. Default: `33554432`. Since v0.1.
     pub tail_cache_bytes: u64,
     /// Time between two checkpoints of a partition that has changed. A longer one means less writing and a longer restart.
     ///
-    /// Unit: ms. Default: `5000`. Since v0.1.
+    /// Unit: ms, from 1. Default: `5000`. Since v0.1.
     pub checkpoint_ms_max: u64,
     /// Payload locations held in memory. Beyond it they go to the row store.
     ///
-    /// Unit: locations per partition. Default: `1000000`. Since v0.1.
+    /// Unit: locations per partition, from 1. Default: `1000000`. Since v0.1.
     pub runs_in_memory_max: usize,
     /// Dedup rows held in memory before they are written out.
     ///
-    /// Unit: rows per partition. Default: `2000000`. Since v0.1.
+    /// Unit: rows per partition, from 1. Default: `2000000`. Since v0.1.
     pub dedup_rows_in_memory_max: u64,
 }
 
@@ -203,7 +203,7 @@ pub struct RawStorage {
 pub struct RawHttp {
     /// Length of one request body. A longer one is refused with 413.
     ///
-    /// Unit: bytes. Default: `67108864`. Since v0.1.
+    /// Unit: bytes, from 1. Default: `67108864`. Since v0.1.
     pub body_bytes_max: usize,
     /// Request bodies held at one time. Beyond it requests are refused with 429.
     ///
@@ -211,20 +211,20 @@ pub struct RawHttp {
     pub bodies_bytes_max: usize,
     /// Open connections. Further ones wait until one closes.
     ///
-    /// Unit: connections. Default: `10000`. Since v0.1.
+    /// Unit: connections, from 1. Default: `10000`. Since v0.1.
     pub connections_max: usize,
     /// Time without a complete request head after which a connection is closed, idle ones too. Longer than clients keep idle
     /// connections (the published ones: 90 s).
     ///
-    /// Unit: ms. Default: `120000`. Since v0.1.
+    /// Unit: ms, from 1. Default: `120000`. Since v0.1.
     pub head_read_timeout_ms: u64,
     /// Time without progress of a request's body after which the request is refused with 408.
     ///
-    /// Unit: ms. Default: `30000`. Since v0.1.
+    /// Unit: ms, from 1. Default: `30000`. Since v0.1.
     pub body_read_timeout_ms: u64,
     /// Time that running requests get at a stop. Waiting pops are answered at once.
     ///
-    /// Unit: ms. Default: `10000`. Since v0.1.
+    /// Unit: ms, from 0. Default: `10000`. Since v0.1.
     pub shutdown_timeout_ms: u64,
     /// Where a consumer group starts whose first pop does not say: `new` = with what is pushed from then on, `all` = with the
     /// oldest message kept. Queue mode always starts with the oldest.

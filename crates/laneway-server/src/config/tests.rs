@@ -95,17 +95,22 @@ fn values_out_of_range_are_refused() {
     check(
         "name = \"a b\"",
         "",
-        Err("name = a b: it must be 1 to 64 letters"),
+        Err("name = \"a b\": it must be 1 to 64 letters"),
     );
     check(
         "[raft]\nelection_ms_min = 60",
         "",
-        Err("raft.election_ms_min = 60: it must be from 100 to 300000"),
+        Err("raft.election_ms_min = 60: it must be from 100 (twice raft.heartbeat_ms) to 300000"),
+    );
+    check(
+        "[raft]\nheartbeat_ms = 100",
+        "",
+        Err("raft.election_ms_min = 150: it must be from 200 (twice raft.heartbeat_ms) to 300000"),
     );
     check(
         "[raft]\nelection_ms_max = 150",
         "",
-        Err("raft.election_ms_max = 150: it must be from 151 to 600000"),
+        Err("raft.election_ms_max = 150: it must be from 151 (above raft.election_ms_min) to 600000"),
     );
     check(
         "[raft]\nheartbeat_ms = 9000000000000000000",
@@ -116,17 +121,17 @@ fn values_out_of_range_are_refused() {
     check(
         "",
         "data_dir = \"\"",
-        Err("data_dir = : it must be the path of a folder"),
+        Err("data_dir = \"\": it must be the path of a folder"),
     );
     check(
         "",
         "data_dir = \"a\\u0000b\"",
-        Err("data_dir = a\\u{0}b: it must be"),
+        Err("data_dir = \"a\\0b\": it must be"),
     );
     check(
         "",
         "listen = \"localhost\"",
-        Err("listen = localhost: it must be an IP address and a port"),
+        Err("listen = \"localhost\": it must be an IP address and a port"),
     );
     check("", "listen = \"127.0.0.1:66320\"", Err("a port up to 65535"));
     check(
@@ -138,6 +143,11 @@ fn values_out_of_range_are_refused() {
         "",
         "[http]\ngroup_start_default = \"old\"",
         Err("x.toml:2: http.group_start_default: unknown variant `old`"),
+    );
+    check(
+        "",
+        "[limits]\nin_flight_bytes_max = 5",
+        Err("limits.in_flight_bytes_max = 5: it must be at least 1048576, limits.entry_bytes_max"),
     );
     check(
         "",
@@ -187,7 +197,7 @@ fn documented_defaults_are_the_defaults() {
     ];
     let mut keys = 0;
     for (name, values) in structs {
-        for (key, default) in documented(name) {
+        for (key, _, default) in documented(name) {
             assert_eq!(values[&key].to_string(), default, "{name}.{key}");
             keys += 1;
         }
@@ -207,8 +217,53 @@ fn documented_defaults_are_the_defaults() {
     );
 }
 
-/// The keys of a struct of raw.rs with the defaults that their comments name.
-fn documented(name: &str) -> Vec<(String, String)> {
+/// `from A to B` or `at most B` of each key's comment is what is accepted.
+#[test]
+fn documented_ranges_are_the_ranges() {
+    let files = [
+        ("RawCluster", "", true),
+        ("RawClusterLimits", "[limits]\n", true),
+        ("RawRaft", "[raft]\n", true),
+        ("RawNode", "", false),
+        ("RawNodeLimits", "[limits]\n", false),
+        ("RawStorage", "[storage]\n", false),
+        ("RawHttp", "[http]\n", false),
+    ];
+    let mut ranges = 0;
+    for (name, table, in_cluster) in files {
+        for (key, unit, _) in documented(name) {
+            let set = |value: u64, wanted| {
+                let text = format!("{table}{key} = {value}");
+                let (cluster, node) = if in_cluster { (&*text, "") } else { ("", &*text) };
+                check(cluster, node, wanted);
+            };
+            if let Some(min) = number_after(&unit, "from ") {
+                ranges += 1;
+                set(min, Ok(()));
+                if min > 0 {
+                    set(min - 1, Err(key.as_str()));
+                }
+            }
+            let max = number_after(&unit, "from ").and_then(|_| number_after(&unit, " to "));
+            if let Some(max) = max.or_else(|| number_after(&unit, "at most ")) {
+                set(max + 1, Err(key.as_str()));
+            }
+        }
+    }
+    assert!(ranges > 30, "only {ranges} keys have a range");
+}
+
+fn number_after(text: &str, word: &str) -> Option<u64> {
+    let digits = text
+        .split_once(word)?
+        .1
+        .split(|c: char| !c.is_ascii_digit())
+        .next()?;
+    digits.parse().ok()
+}
+
+/// The keys of a struct of raw.rs with the units and defaults that their comments name.
+fn documented(name: &str) -> Vec<(String, String, String)> {
     let source = include_str!("raw.rs");
     let body = source
         .split_once(&format!("pub struct {name} {{"))
@@ -220,10 +275,10 @@ fn documented(name: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut default = None;
     for line in body.lines().map(str::trim) {
-        if let Some((_, rest)) = line.split_once("Default: `") {
-            default = Some(rest.split_once('`').unwrap().0.to_owned());
-        } else if let (Some(key), Some(default)) = (line.strip_prefix("pub "), default.take()) {
-            found.push((key.split_once(':').unwrap().0.to_owned(), default));
+        if let Some((unit, rest)) = line.split_once(" Default: `") {
+            default = Some((unit.to_owned(), rest.split_once('`').unwrap().0.to_owned()));
+        } else if let (Some(key), Some((unit, default))) = (line.strip_prefix("pub "), default.take()) {
+            found.push((key.split_once(':').unwrap().0.to_owned(), unit, default));
         }
     }
     found

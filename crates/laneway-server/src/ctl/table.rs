@@ -19,18 +19,23 @@ impl<const N: usize> Table<N> {
     }
 
     pub(super) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| shown(&cell)));
+        self.rows.push(cells.map(|cell| cut(&cell)));
     }
 }
 
-/// One line, no control characters: names and reasons come from anybody.
-fn shown(cell: &str) -> String {
-    let mut chars = cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
-    let mut shown: String = chars.by_ref().take(CELL_CHARS_MAX).collect();
-    if chars.next().is_some() {
-        shown.push('…');
+/// One line, no control characters: transaction ids and reasons come from anybody.
+pub(super) fn masked(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+fn cut(cell: &str) -> String {
+    let masked = masked(cell);
+    match masked.char_indices().nth(CELL_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &masked[..end]),
+        None => masked,
     }
-    shown
 }
 
 impl<const N: usize> fmt::Display for Table<N> {

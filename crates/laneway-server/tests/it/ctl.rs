@@ -42,6 +42,12 @@ async fn dead_letters_are_listed_replayed_and_deleted() {
     let text = ctl(&broker, &["dlq", "list", "--queue", "q"]);
     assert_eq!(text.lines().count(), 4, "{text}");
     assert!(text.contains("no good") && text.contains("t1"), "{text}");
+    assert!(!text.contains("there are more"), "{text}");
+    let page = ctl(&broker, &["dlq", "list", "--limit", "2"]);
+    assert_eq!(page.lines().last(), Some("there are more: --offset 2"));
+    let rest = ctl(&broker, &["dlq", "list", "--limit", "2", "--offset", "2"]);
+    assert_eq!(rest.lines().count(), 2, "{rest}");
+    assert!(rest.contains("t1"), "{rest}");
     let rows = json(&broker, &["dlq", "list", "--limit", "3"]);
     let row = |transaction_id: &str| {
         let rows = rows["messages"].as_array().unwrap();
@@ -77,6 +83,30 @@ async fn dead_letters_are_listed_replayed_and_deleted() {
 }
 
 #[tokio::test]
+async fn control_characters_of_a_transaction_id_are_not_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&dir.path().join("data"));
+    for transaction_id in ["a\u{1b}[2J", "b\nc"] {
+        dead_letter(&broker, "q", transaction_id).await;
+    }
+    let rows = json(&broker, &["dlq", "list"]);
+    let (lane, id) = (
+        rows["messages"][0]["partitionId"].as_str().unwrap(),
+        rows["messages"][1]["id"].as_str().unwrap(),
+    );
+    let texts = [
+        ctl(&broker, &["dlq", "list"]),
+        ctl(&broker, &["dlq", "retry", "--id", id]),
+        ctl(&broker, &["dlq", "delete", lane, "b\nc"]),
+    ];
+    assert_eq!(texts.each_ref().map(|text| text.lines().count()), [3, 1, 1]);
+    for text in texts {
+        assert!(text.contains('\u{fffd}') && !text.contains('\u{1b}'), "{text:?}");
+    }
+    broker.stop();
+}
+
+#[tokio::test]
 async fn node_and_queues_are_shown() {
     let dir = tempfile::tempdir().unwrap();
     let broker = Broker::start(&dir.path().join("data"));
@@ -93,6 +123,8 @@ async fn node_and_queues_are_shown() {
         status.contains("ready") && status.contains("catalog") && status.contains("leads"),
         "{status}"
     );
+    assert!(status.contains("node 1 of cluster dev ("), "{status}");
+    assert_eq!(json(&broker, &["status"])["cluster"], "dev");
     assert_eq!(json(&broker, &["status"])["groups"].as_array().unwrap().len(), 5);
     let queues = ctl(&broker, &["queue", "list"]);
     assert!(

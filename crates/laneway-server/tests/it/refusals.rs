@@ -183,7 +183,10 @@ fn other_number_of_partitions_is_refused() {
     let broker = Broker::start(&dir.path().join("data"));
     let data = broker.data.clone();
     broker.stop();
-    check(&dev(&data, &["--partitions", "8"]), &["partitions", "4", "8"]);
+    check(
+        &dev(&data, &["--partitions", "8"]),
+        &["4 partitions, not 8", "partitions = 4", "leave --partitions out"],
+    );
     Broker::start(&data).stop();
 }
 

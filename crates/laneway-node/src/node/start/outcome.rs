@@ -35,7 +35,7 @@ pub enum StartError {
     },
     /// The number of partitions is fixed when the data directory is made.
     #[error(
-        "data directory {} was made with {found} partitions, not {configured}; leave the option out or start with an empty directory",
+        "data directory {} was made with {found} partitions, not {configured}; give partitions = {found} in the cluster file, or with laneway dev leave --partitions out; other data needs an empty directory",
         .dir.display()
     )]
     PartitionsDiffer {
