@@ -65,6 +65,8 @@ pub struct PushedItem {
     pub status: String,
     /// Its offset; none on `error`.
     pub offset: Option<u64>,
+    /// Which refusal, on `error`.
+    pub code: Option<String>,
 }
 
 /// What a pop asks for.

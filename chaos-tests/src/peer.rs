@@ -63,24 +63,32 @@ impl Peer {
         Ok(())
     }
 
-    /// Pushes new messages; all of them must be stored. A call over several lanes that is refused for overload may have stored
-    /// some: only then may the repeat find messages stored before.
+    /// Pushes new messages; all of them must be stored. What is refused for overload is sent again, with what was stored
+    /// beside it: only then may messages be found stored before.
     pub async fn push(&mut self, body: PushBody) -> anyhow::Result<()> {
         let (items, overloaded) = (body.items(), self.overloaded);
-        let answer = self
-            .call(Call::post("/api/v1/push", body.finish(), DEADLINE))
-            .await?;
-        ensure!(answer.status == 201, "push: {}", answer.brief());
-        let mut stored = count_of(&answer.body, b"\"status\":\"queued\"");
-        if self.overloaded > overloaded {
-            stored += count_of(&answer.body, b"\"status\":\"duplicate\"");
+        let body = body.finish();
+        loop {
+            let answer = self
+                .call(Call::post("/api/v1/push", body.clone(), DEADLINE))
+                .await?;
+            ensure!(answer.status == 201, "push: {}", answer.brief());
+            let refused = count_of(&answer.body, b"\"code\":\"overloaded\"");
+            let mut stored = count_of(&answer.body, b"\"status\":\"queued\"");
+            if self.overloaded > overloaded {
+                stored += count_of(&answer.body, b"\"status\":\"duplicate\"");
+            }
+            ensure!(
+                stored + refused == items,
+                "{stored} of {items} pushed messages were stored: {}",
+                answer.brief()
+            );
+            if refused == 0 {
+                return Ok(());
+            }
+            self.overloaded += 1;
+            tokio::time::sleep(OVERLOADED_PAUSE).await;
         }
-        ensure!(
-            stored == items,
-            "{stored} of {items} pushed messages were stored: {}",
-            answer.brief()
-        );
-        Ok(())
     }
 
     /// Pops; no messages when nothing was deliverable.
@@ -158,6 +166,8 @@ mod tests {
                 0 => (429, "{}".to_owned()),
                 1 => answer(&["queued", "duplicate"]),
                 2 => answer(&["queued", "queued"]),
+                3 => answer(&["queued", "error\",\"code\":\"overloaded"]),
+                4 => answer(&["duplicate", "queued"]),
                 _ => answer(&["queued", "duplicate"]),
             }
         })
@@ -169,6 +179,8 @@ mod tests {
         peer.push(body.clone()).await.unwrap();
         assert_eq!(peer.overloaded, 1);
         peer.push(body.clone()).await.unwrap();
+        peer.push(body.clone()).await.unwrap();
+        assert_eq!(peer.overloaded, 2, "a part was refused and sent again");
         assert!(
             peer.push(body).await.is_err(),
             "nothing was refused, so nothing can be stored before"

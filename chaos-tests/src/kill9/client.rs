@@ -94,6 +94,8 @@ impl Sent {
 pub(super) enum NoReply {
     /// It says that this part was refused.
     Refused(String),
+    /// It says that nobody knows.
+    Unknown(String),
     /// It breaks the wire contract; the outcome counts as unknown, the breach as a fault of the run.
     Odd(String),
 }
@@ -211,6 +213,7 @@ impl Client {
             Ok(body) => match reply(body) {
                 Ok(reply) => (Outcome::Ok(reply.clone()), Attempt::Done(reply)),
                 Err(NoReply::Refused(why)) => (Outcome::Refused(why), Attempt::Refused),
+                Err(NoReply::Unknown(why)) => (Outcome::Unknown(why), Attempt::Unknown),
                 Err(NoReply::Odd(why)) => {
                     self.shared.recorder.fault(why.clone());
                     (Outcome::Unknown(why), Attempt::Unknown)

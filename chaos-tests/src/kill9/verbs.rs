@@ -360,8 +360,15 @@ fn message_path(row: &api::DeadLetterRow) -> String {
 
 /// All items of a lane share their fate: stored (now or before), or refused.
 fn pushed_reply(items: Vec<api::PushedItem>) -> Result<Reply, NoReply> {
-    if items.iter().all(|item| item.status == "error") {
-        return Err(NoReply::Refused("items in error".to_owned()));
+    if let Some(item) = items.first()
+        && items.iter().all(|item| item.status == "error")
+    {
+        let code = item.code.as_deref().unwrap_or_default();
+        let why = format!("items in error: {code}");
+        return Err(match code {
+            "overloaded" | "storage_full" => NoReply::Refused(why),
+            _ => NoReply::Unknown(why),
+        });
     }
     let pushed = items
         .into_iter()
