@@ -120,11 +120,14 @@ impl CatalogHandle {
         }
         match waiting.outcome(self.waits, self).await? {
             CatalogReply::Refused(refusal) => {
-                let what = match refusal {
-                    CatalogRefusal::QueuesFull => "there are too many queues",
-                    CatalogRefusal::GroupsFull => "the queue has too many consumer groups",
+                let message = match refusal {
+                    CatalogRefusal::QueuesFull => {
+                        "there are as many queues as queues_max allows; delete some or raise it"
+                    }
+                    CatalogRefusal::GroupsFull => {
+                        "the queue has as many consumer groups as groups_max allows; use one of them or raise it"
+                    }
                 };
-                let message = format!("{what}; delete what is not needed or raise the limit");
                 Err(RequestError::new(ErrorClass::Overloaded, "overloaded", message))
             }
             reply => Ok(reply),

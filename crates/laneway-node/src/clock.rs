@@ -8,6 +8,9 @@ use laneway_core::time::{LeaseTime, Stamps, WallTime};
 /// How long a follower's reading of the leader's lease time counts when it takes office, in µs.
 const SKEW_WINDOW_US: u64 = 10_000_000;
 
+/// The wall clock may be so far from the stamps before the log says so, in µs.
+const CLOCK_OFF_MAX_US: u64 = 60_000_000;
+
 /// Where a node reads time. The real one and the simulated one differ; nothing else reads a clock for stamps.
 pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Microseconds on a clock that never goes back and knows nothing of the time of day.
@@ -48,7 +51,7 @@ fn micros(duration: Duration) -> u64 {
 ///
 /// Lease time is anchored once, on taking office, and then follows the monotonic clock alone. A follower remembers how
 /// far the leader's lease time runs from its own clock, so that it continues from there and is never ahead of the old
-/// leader. Wall time follows the wall clock, but never back and at most 5 % faster than the monotonic clock.
+/// leader. Wall time follows the wall clock, but never back and within 5 % of the monotonic clock's pace.
 #[derive(Debug, Default)]
 pub(crate) struct TimeKeeper {
     office: Option<Office>,
@@ -61,7 +64,31 @@ struct Office {
     lease_anchor: u64,
     mono_anchor: u64,
     last: Stamps,
+    /// 0: no entry of this office yet, the first may jump forward to the wall clock.
     last_mono: u64,
+    warned: bool,
+}
+
+impl Office {
+    /// Follows the wall clock, but within 5 % of the monotonic clock, so that what waits for a time of day neither comes all
+    /// at once nor stands still when the wall clock jumps.
+    fn wall(&self, clock_us: u64, mono: u64) -> WallTime {
+        let last = self.last.wall.0;
+        let is_first = self.last_mono == 0;
+        let since = if is_first {
+            self.mono_anchor
+        } else {
+            self.last_mono
+        };
+        let elapsed = mono.saturating_sub(since);
+        let slowest = last.saturating_add(elapsed - elapsed / 20).max(last + 1);
+        let fastest = if is_first {
+            u64::MAX
+        } else {
+            last.saturating_add(elapsed + elapsed / 20)
+        };
+        WallTime(clock_us.min(fastest).max(slowest))
+    }
 }
 
 impl TimeKeeper {
@@ -92,6 +119,7 @@ impl TimeKeeper {
             mono_anchor: mono,
             last,
             last_mono: 0,
+            warned: false,
         });
         self.skew = None;
     }
@@ -109,17 +137,9 @@ impl TimeKeeper {
             .lease_anchor
             .saturating_add(mono.saturating_sub(office.mono_anchor))
             .max(office.last.lease.0);
-        let wall = if office.last_mono == 0 {
-            clock.wall_us()
-        } else {
-            let elapsed = mono.saturating_sub(office.last_mono);
-            clock
-                .wall_us()
-                .min(office.last.wall.0.saturating_add(elapsed + elapsed / 20))
-        };
         Some(Stamps {
             lease: LeaseTime(lease),
-            wall: WallTime(wall.max(office.last.wall.0 + 1)),
+            wall: office.wall(clock.wall_us(), mono),
         })
     }
 
@@ -127,6 +147,14 @@ impl TimeKeeper {
     pub(crate) fn next(&mut self, clock: &dyn Clock) -> Option<Stamps> {
         let stamps = self.peek(clock)?;
         let office = self.office.as_mut()?;
+        let off = clock.wall_us().abs_diff(stamps.wall.0);
+        if off > CLOCK_OFF_MAX_US && !office.warned {
+            office.warned = true;
+            tracing::warn!(
+                seconds = off / 1_000_000,
+                "the machine's clock is off from the stamps of the messages by so much; they run at most 5 % slow or fast until they meet: check the clock"
+            );
+        }
         office.last = stamps;
         office.last_mono = clock.monotonic_us().max(1);
         Some(stamps)
@@ -182,7 +210,31 @@ mod tests {
         clock.set(3_001_000, 1_000);
         let back = keeper.next(&clock).unwrap();
         assert_eq!(back.lease, LeaseTime(3_000_077));
-        assert_eq!(back.wall, WallTime(jumped.wall.0 + 1));
+        assert_eq!(back.wall, WallTime(jumped.wall.0 + 950_000));
+    }
+
+    #[test]
+    fn wall_time_goes_on_behind_a_clock_that_was_set_back() {
+        let clock = HandClock::default();
+        let hour = 3_600_000_000;
+        clock.set(1_000_000, 5 * hour);
+        let mut keeper = TimeKeeper::default();
+        keeper.take_office(&clock, stamps(0, 10 * hour), true);
+        clock.set(3_000_000, 5 * hour + 2_000_000);
+        assert_eq!(keeper.peek(&clock).unwrap().wall, WallTime(10 * hour + 1_900_000));
+        keeper.next(&clock).unwrap();
+        clock.set(5_000_000, 5 * hour + 4_000_000);
+        assert_eq!(keeper.next(&clock).unwrap().wall, WallTime(10 * hour + 3_800_000));
+    }
+
+    #[test]
+    fn wall_time_of_entries_at_one_instant_still_grows() {
+        let clock = HandClock::default();
+        clock.set(1_000_000, 7);
+        let mut keeper = TimeKeeper::default();
+        keeper.take_office(&clock, stamps(0, 9), true);
+        let walls: Vec<u64> = (0..3).map(|_| keeper.next(&clock).unwrap().wall.0).collect();
+        assert_eq!(walls, [10, 11, 12]);
     }
 
     #[test]

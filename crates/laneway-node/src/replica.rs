@@ -95,5 +95,12 @@ pub(crate) async fn open_group(
         .initialize(voters)
         .await
         .map_err(|error| start_error(error.to_string()))?;
+    if !group.is_member() {
+        group.shutdown().await;
+        return Err(OpenError::OtherIdentity {
+            dir: context.dir.clone(),
+            partition,
+        });
+    }
     Ok(group)
 }

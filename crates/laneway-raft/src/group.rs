@@ -220,6 +220,22 @@ impl Group {
         }
     }
 
+    /// Whether this replica is a member of its group, as far as its own log tells; true of a group without a membership.
+    #[must_use]
+    pub fn is_member(&self) -> bool {
+        use openraft::async_runtime::watch::WatchReceiver;
+
+        let metrics = self.inner.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let mut members = metrics
+            .membership_config
+            .membership()
+            .nodes()
+            .map(|(id, ())| *id)
+            .peekable();
+        members.peek().is_none() || members.any(|id| id == *self.inner.raft.node_id())
+    }
+
     /// Offers `body` to the log of `term`, the term of a [`Leadership`] in which this node leads. Returns at once.
     ///
     /// Proposals of one caller are appended in the order given. Success shows as the [`FsmMsg::Apply`] of an entry with

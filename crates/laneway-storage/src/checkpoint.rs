@@ -36,7 +36,7 @@ pub const DELTAS_MAX: usize = 8;
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// A file failed or is damaged.
-    #[error("{0}; restore the data directory from a copy, or move it aside and start empty")]
+    #[error(transparent)]
     File(#[from] FileError),
     /// A file that the manifest names is not there.
     #[error("{} names {file}, which is missing; restore the data directory from a copy, or move it aside and start empty", manifest.display())]

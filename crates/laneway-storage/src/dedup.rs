@@ -73,7 +73,7 @@ pub struct DedupStats {
 #[derive(Debug, thiserror::Error)]
 pub enum DedupError {
     /// A file failed or is damaged.
-    #[error("{0}; restore the data directory from a copy, or move it aside and start empty")]
+    #[error(transparent)]
     File(#[from] FileError),
     /// A file that the checkpoint names is not there.
     #[error("dedup file {} is missing; restore the data directory from a copy, or move it aside and start empty", .0.display())]

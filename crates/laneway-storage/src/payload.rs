@@ -168,7 +168,7 @@ pub enum PayloadError {
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadOpenError {
     /// A file failed or is damaged.
-    #[error("{0}; restore the data directory from a copy, or move it aside and start empty")]
+    #[error(transparent)]
     File(#[from] FileError),
 }
 

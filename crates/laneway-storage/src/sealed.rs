@@ -30,7 +30,7 @@ pub enum FileError {
         error: io::Error,
     },
     /// The bytes are not what was once written.
-    #[error("{} is damaged at byte {at}: {what}", file.display())]
+    #[error("{} is damaged at byte {at}: {what}; restore the data directory from a copy, or move it aside and start empty", file.display())]
     Damaged {
         /// The file.
         file: PathBuf,

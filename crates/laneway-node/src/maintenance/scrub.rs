@@ -69,7 +69,7 @@ impl Scrubs {
                         partition = %partition.id,
                         file = %damaged.file.display(),
                         error = %damaged,
-                        "a file is damaged: requests that need it fail, all others are served; restore the data directory from a backup, or move it aside and start empty"
+                        "a file is damaged: requests that need it fail, all others are served"
                     );
                 }
             }

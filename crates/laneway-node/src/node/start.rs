@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use laneway_core::ids::PartitionId;
 use laneway_storage::rows::{RowStore, SledRowStore};
@@ -55,6 +55,9 @@ impl Foundation {
     /// Blocking.
     pub(super) fn open(options: NodeOptions, vfs: Arc<dyn Vfs>) -> Result<Self, StartError> {
         check(&options)?;
+        if SystemTime::now() < SystemTime::UNIX_EPOCH {
+            return Err(StartError::Clock);
+        }
         let dir = options.data_dir.clone();
         let in_dir = |source| io_error(dir.display(), source);
         vfs.create_dir_all(&dir).map_err(in_dir)?;

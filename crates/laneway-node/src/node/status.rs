@@ -32,9 +32,24 @@ impl Node {
                 });
             }
         }
+        if self.waits_for_room() {
+            reasons.push(format!(
+                "the disk of {} is full and writes wait: free some room",
+                self.inner.data_dir.display()
+            ));
+        }
         let ready = reasons.is_empty();
         reasons.extend(self.damage());
         Readiness { ready, reasons }
+    }
+
+    fn waits_for_room(&self) -> bool {
+        let partitions = self.inner.partitions.iter();
+        let groups = partitions.map(|partition| partition.group());
+        groups
+            .chain([self.inner.catalog.group()])
+            .flatten()
+            .any(|group| group.metrics().waits_for_room)
     }
 
     /// One line per damaged file that is still needed.
@@ -44,7 +59,7 @@ impl Node {
             let Ok(stores) = partition.stores() else { continue };
             lines.extend(stores.damaged().iter().map(|damaged| {
                 format!(
-                    "partition {}: {damaged}; requests that need it fail, restore the data directory from a backup",
+                    "partition {}: {damaged}; requests that need it fail, all others are served",
                     partition.id
                 )
             }));

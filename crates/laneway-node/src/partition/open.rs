@@ -85,6 +85,17 @@ pub(crate) enum OpenError {
         /// Index of the checkpoint, if there is one.
         checkpoint: Option<u64>,
     },
+    /// The identity is of another data directory.
+    #[error(
+        "the data of partition {partition} in {} was written under another identity; put the identity file back that belongs to this data directory",
+        .dir.display()
+    )]
+    OtherIdentity {
+        /// The partition's folder.
+        dir: PathBuf,
+        /// Which partition.
+        partition: laneway_core::ids::PartitionId,
+    },
     /// Its actor or group does not start.
     #[error("partition {0} does not start: {1}")]
     Start(laneway_core::ids::PartitionId, String),

@@ -108,6 +108,24 @@ async fn file_that_went_before_a_checkpoint_said_so_is_not_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identity_of_another_directory_is_refused() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    for dir in &dirs {
+        start(dir.path()).await.shutdown().await;
+    }
+    let identity = |at: usize| dirs[at].path().join("identity");
+    let own = std::fs::read(identity(0)).unwrap();
+    std::fs::copy(identity(1), identity(0)).unwrap();
+    let refused = Node::start(options(dirs[0].path())).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("written under another identity"),
+        "{refused}"
+    );
+    std::fs::write(identity(0), own).unwrap();
+    start(dirs[0].path()).await.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_directory_has_one_owner() {
     let dir = tempfile::tempdir().unwrap();
     let node = start(dir.path()).await;

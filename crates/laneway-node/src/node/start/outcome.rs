@@ -56,6 +56,9 @@ pub enum StartError {
         /// What is allowed.
         range: String,
     },
+    /// The clock is of no use for time stamps.
+    #[error("the machine's clock shows a time before 1970: set it, then start again")]
+    Clock,
     /// A file is damaged.
     #[error(
         "{what}; restore the data directory from a backup, or start with an empty one: the broker does not guess"
