@@ -162,7 +162,7 @@ async fn damaged_backlog_file_is_found_without_a_request_and_the_rest_is_served(
         file.to_str().unwrap(),
         "partition ",
         "is damaged at byte",
-        "backup",
+        "restore the data directory",
     ] {
         assert!(readiness.reasons[0].contains(part), "{:?}", readiness.reasons);
     }
