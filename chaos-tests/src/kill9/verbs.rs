@@ -171,11 +171,9 @@ impl Client {
         for target in targets {
             let range = at..at + target.items.len();
             at = range.end;
-            let reply = |_: &Bytes| {
-                acked
-                    .as_ref()
-                    .map(|items| Reply::Acked(items[range].to_vec()))
-                    .map_err(Clone::clone)
+            let reply = |_: &Bytes| match &acked {
+                Ok(items) => acked_reply(&items[range]),
+                Err(why) => Err(why.clone()),
             };
             match self.record(ack_op(queue, group, target), request_id, &sent, reply) {
                 Attempt::Done(Reply::Acked(items)) => all.extend(items),
@@ -421,6 +419,24 @@ fn popped_reply(answer: api::PopAnswer) -> Popped {
     Popped {
         lease_id: answer.lease_id,
         messages: messages.collect(),
+    }
+}
+
+/// What the machine says of an item. Any other text says that its target was refused, or may have been carried out.
+const VERDICTS: [&str; 5] = [
+    "invalid or expired lease",
+    "transaction is unresolvable, already committed, or acknowledgment is stale",
+    "partition not found",
+    "partitionId is not a partition id",
+    "dlq rejected",
+];
+
+fn acked_reply(items: &[AckedItem]) -> Result<Reply, NoReply> {
+    let errors = items.iter().filter_map(|item| item.error.as_deref());
+    let mut undecided = errors.filter(|error| !VERDICTS.contains(error));
+    match undecided.next() {
+        Some(why) => Err(NoReply::Unknown(why.to_owned())),
+        None => Ok(Reply::Acked(items.to_vec())),
     }
 }
 

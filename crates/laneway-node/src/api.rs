@@ -237,6 +237,8 @@ pub enum AckOutcome {
     Applied(AckedItem),
     /// The text given as lane is no lane id.
     NotALaneId,
+    /// Its (lane, group, lease) part of the request was refused, or may have been done.
+    Refused(RequestError),
 }
 
 /// Answer of an extension.

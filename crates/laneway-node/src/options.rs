@@ -72,6 +72,8 @@ pub struct NodeLimits {
     pub pop_bytes_max: u64,
     /// Messages in one pop's answer.
     pub pop_messages_max: u32,
+    /// Acknowledgments of one request; a longer one is refused with 400.
+    pub ack_items_max: u32,
     /// Message headers read to find a transaction id that no cache or dedup row knows.
     pub resolve_scan_max: u32,
     /// Transaction ids of leased messages held in memory, per partition.
@@ -105,6 +107,7 @@ impl Default for NodeLimits {
             kept_answer_ms: 60_000,
             pop_bytes_max: 32 * 1024 * 1024,
             pop_messages_max: 10_000,
+            ack_items_max: 20_000,
             resolve_scan_max: 10_000,
             span_cache_messages_max: 1_000_000,
             dedup_bytes_max: 4 * 1024 * 1024 * 1024,

@@ -8,6 +8,7 @@ mod pop;
 mod push;
 mod read;
 mod resolve;
+mod whole;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -288,6 +288,7 @@ fn check_node(raw: &RawNode, checker: &Checker<'_>) -> Result<(), ConfigError> {
     checker.at_least("limits.entry_bytes_max", limits.entry_bytes_max.into(), 1)?;
     checker.at_least("limits.pop_bytes_max", limits.pop_bytes_max, 1)?;
     checker.at_least("limits.pop_messages_max", limits.pop_messages_max.into(), 1)?;
+    checker.at_least("limits.ack_items_max", limits.ack_items_max.into(), 1)?;
     checker.at_least("limits.resolve_scan_max", limits.resolve_scan_max.into(), 1)?;
     checker.at_least("limits.leader_wait_ms", limits.leader_wait_ms, 1)?;
     checker.at_least("limits.outcome_wait_ms", limits.outcome_wait_ms, 1)?;
@@ -340,6 +341,7 @@ fn limits(cluster: &RawClusterLimits, node: &RawNodeLimits) -> NodeLimits {
         kept_answer_ms: cluster.kept_answer_ms,
         pop_bytes_max: node.pop_bytes_max,
         pop_messages_max: node.pop_messages_max,
+        ack_items_max: node.ack_items_max,
         resolve_scan_max: node.resolve_scan_max,
         span_cache_messages_max: node.span_cache_messages_max,
         dedup_bytes_max: node.dedup_bytes_max,

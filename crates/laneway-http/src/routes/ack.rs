@@ -12,6 +12,7 @@ use laneway_node::{AckItem, AckOutcome, AckReply, AckRequest, RequestId};
 use laneway_wire::limits::{GROUP_DEFAULT, REASON_BYTES_MAX};
 use laneway_wire::{AckBatchRequest, AckResult};
 
+use crate::counts::Verb;
 use crate::error::ApiError;
 use crate::gateway::Gateway;
 use crate::names::{check_group, check_transaction_id, request_id};
@@ -43,6 +44,13 @@ async fn answer(gateway: &Gateway, request: AckRequest) -> Result<Response, ApiE
         return Err(ApiError::internal(
             "the ack was answered for another number of items",
         ));
+    }
+    for reply in &replies {
+        if let AckOutcome::Refused(error) = &reply.outcome {
+            gateway
+                .failures
+                .note(Verb::Ack, &ApiError::from(error.clone()).failure());
+        }
     }
     let results: Vec<AckResult<'_>> = ids
         .iter()
@@ -121,8 +129,8 @@ fn item(
     })
 }
 
-fn result<'a>(index: usize, transaction_id: &'a str, reply: &AckReply) -> AckResult<'a> {
-    let (error, dlq, noop) = match reply.outcome {
+fn result<'a>(index: usize, transaction_id: &'a str, reply: &'a AckReply) -> AckResult<'a> {
+    let (error, dlq, noop) = match &reply.outcome {
         AckOutcome::Applied(AckedItem::Done) => (None, false, false),
         AckOutcome::Applied(AckedItem::DeadLettered) => (None, true, false),
         AckOutcome::Applied(AckedItem::Noop) => (None, false, true),
@@ -134,6 +142,7 @@ fn result<'a>(index: usize, transaction_id: &'a str, reply: &AckReply) -> AckRes
         AckOutcome::Applied(AckedItem::LaneUnknown) => (Some("partition not found"), false, false),
         AckOutcome::Applied(AckedItem::DeadLetterRejected) => (Some("dlq rejected"), false, false),
         AckOutcome::NotALaneId => (Some("partitionId is not a partition id"), false, false),
+        AckOutcome::Refused(error) => (Some(error.message.as_str()), false, false),
     };
     AckResult {
         index,
@@ -149,6 +158,7 @@ fn result<'a>(index: usize, transaction_id: &'a str, reply: &AckReply) -> AckRes
 #[cfg(test)]
 mod tests {
     use laneway_core::ids::{LaneId, ParseIdError};
+    use laneway_node::{ErrorClass, RequestError};
 
     use super::*;
 
@@ -279,14 +289,11 @@ mod tests {
     #[test]
     fn answers_are_golden() {
         let check = |outcome, lease_released, expected: &str| {
-            let result = result(
-                3,
-                "order-1",
-                &AckReply {
-                    outcome,
-                    lease_released,
-                },
-            );
+            let reply = AckReply {
+                outcome,
+                lease_released,
+            };
+            let result = result(3, "order-1", &reply);
             let start = r#"{"index":3,"transactionId":"order-1","#;
             assert_eq!(
                 serde_json::to_string(&result).unwrap(),
@@ -330,5 +337,7 @@ mod tests {
         refused(applied(AckedItem::LaneUnknown), "partition not found");
         refused(applied(AckedItem::DeadLetterRejected), "dlq rejected");
         refused(AckOutcome::NotALaneId, "partitionId is not a partition id");
+        let overloaded = RequestError::new(ErrorClass::Overloaded, "overloaded", "why; repeat it");
+        refused(AckOutcome::Refused(overloaded), "why; repeat it");
     }
 }

@@ -101,21 +101,13 @@ async fn answer(
     if gateway.is_closing() {
         pop.wait = None;
     }
-    let (group, waits) = (Arc::clone(&pop.group), pop.wait.is_some());
+    let group = Arc::clone(&pop.group);
     let queue = match &pop.source {
         PopSource::Queue(queue) | PopSource::Lane(queue, _) => Arc::clone(queue),
         PopSource::Discovery { .. } => Arc::from(""),
     };
-    let popping = gateway.node.pop(pop);
-    let reply = if waits {
-        tokio::select! {
-            biased;
-            reply = popping => reply?,
-            () = gateway.closing() => return Ok(StatusCode::NO_CONTENT.into_response()),
-        }
-    } else {
-        popping.await?
-    };
+    // A shutdown ends the wait and not the pop: messages settled at delivery must reach the client that is here for them.
+    let reply = gateway.node.pop_until(pop, gateway.closing()).await?;
     if reply.lanes.is_empty() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }

@@ -234,3 +234,55 @@ async fn no_acknowledgments_get_no_results() {
         .expect(200);
     assert_eq!(answer.body, "[]");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partly_done_batch_is_200_with_errors_of_the_refused_items() {
+    let broker = Broker::start_with_limits(|_| {}).await;
+    broker.push_numbers("q", "a", 0..2).await;
+    broker.push_numbers("q", "b", 2..3).await;
+    let mut all = broker.pop_all("q", "batch=3&partitions=2").await;
+    all.sort_by_key(|message| message["data"].as_u64());
+    let item = |at: usize| ack_item(&all[at], "completed");
+    let mut client = broker.client().await;
+    let mut ack = async |items: &[Value]| {
+        let header = "x-laneway-request-id: one\r\n";
+        let body = json!({ "acknowledgments": items }).to_string();
+        client.send_with("POST", "/api/v1/ack/batch", header, &body).await;
+        client.answer("POST").await
+    };
+    ack(&[item(0)]).await.expect(200);
+
+    // The first part stands where the request of that id had another one; the second is new there.
+    let results = ack(&[item(1), item(2)]).await.expect(200).json();
+    assert_eq!(flags(&results[0]), (false, false, false, false));
+    let error = results[0]["error"].as_str().unwrap();
+    assert!(error.contains("a new request id"), "{error}");
+    assert_eq!(flags(&results[1]), (true, true, false, false));
+    assert_eq!(results[1]["error"], Value::Null);
+
+    let before = broker.state().await;
+    ack(&[item(1)]).await.expect_error(409, "request_id_reused");
+    assert_eq!(broker.state().await["queues"], before["queues"]);
+    let done = broker.post("/api/v1/ack", &item(1)).await.expect(200).json();
+    assert_eq!(flags(&done[0]), (true, true, false, false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batch_over_the_limit_is_refused_and_nothing_is_done() {
+    let broker = Broker::start_with_limits(|limits| limits.ack_items_max = 2).await;
+    broker.push_numbers("q", "p", 0..3).await;
+    let popped = broker.pop("q", "").await;
+    let items: Vec<Value> = messages(&popped)
+        .iter()
+        .map(|message| ack_item(message, "completed"))
+        .collect();
+    let before = broker.state().await;
+    let refused = broker
+        .post("/api/v1/ack/batch", &json!({ "acknowledgments": items }))
+        .await
+        .expect_error(400, "bad_request");
+    assert!(refused.body.contains("ack_items_max"), "{refused:?}");
+    assert_eq!(broker.state().await, before);
+    let done = broker.ack(&popped, &messages(&popped)[1..], "completed").await;
+    assert_eq!(flags(&done[1]), (true, true, false, false));
+}

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use laneway_http::HttpOptions;
-use laneway_node::{Node, NodeOptions};
+use laneway_node::{Node, NodeLimits, NodeOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -33,16 +33,17 @@ impl Broker {
         Self::start_in(tempfile::tempdir().unwrap(), options).await
     }
 
-    /// One partition that takes so many lanes.
-    pub(crate) async fn start_with_lanes_max(lanes_max: u32) -> Self {
+    /// One partition with other limits.
+    pub(crate) async fn start_with_limits(set: impl FnOnce(&mut NodeLimits)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut options = node_options(&dir);
         options.partitions = 1;
-        options.limits.lanes_max = lanes_max;
+        set(&mut options.limits);
         Self::start_node(dir, options, HttpOptions::default()).await
     }
 
-    async fn start_in(dir: TempDir, options: HttpOptions) -> Self {
+    /// On the data of an earlier one.
+    pub(crate) async fn start_in(dir: TempDir, options: HttpOptions) -> Self {
         let node_options = node_options(&dir);
         Self::start_node(dir, node_options, options).await
     }

@@ -5,6 +5,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use crate::broker::{Broker, payloads};
+use crate::client::Client;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connection_carries_many_requests_also_pipelined() {
@@ -108,4 +109,49 @@ async fn shutdown_answers_waiting_pops_at_once_and_closes_idle_connections() {
         started.elapsed()
     );
     node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutdown_loses_no_message_that_is_settled_at_delivery() {
+    let target = "/api/v1/pop/queue/q?autoAck=true&wait=true&timeout=60000&batch=1&partitions=3";
+    let numbers = 0..300;
+    let broker = Broker::start().await;
+    for lane in 0..6 {
+        let own = numbers.start + lane * 50..numbers.start + (lane + 1) * 50;
+        broker.push_numbers("q", &format!("p{lane}"), own).await;
+    }
+    let (first, mut begun) = tokio::sync::mpsc::channel(1);
+    let workers: Vec<_> = (0..4)
+        .map(|_| (broker.address, first.clone()))
+        .map(|(address, first)| {
+            tokio::spawn(async move {
+                let mut received = Vec::new();
+                let mut client = Client::connect(address).await;
+                loop {
+                    client.send_with("GET", target, "", "").await;
+                    let Some(answer) = client.try_answer("GET").await else {
+                        return received;
+                    };
+                    received.extend(payloads(&answer.json()));
+                    // Full when somebody was quicker.
+                    let _ = first.try_send(());
+                }
+            })
+        })
+        .collect();
+    begun.recv().await.unwrap();
+    let (served, node, dir) = broker.stop_serving();
+    let mut seen = Vec::new();
+    for worker in workers {
+        seen.extend(worker.await.unwrap());
+    }
+    served.await.unwrap().unwrap();
+    node.shutdown().await;
+    drop(node);
+    let broker = Broker::start_in(dir, HttpOptions::default()).await;
+    let rest = broker.pop_all("q", "autoAck=true&batch=300&partitions=6").await;
+    seen.extend(rest.iter().map(|message| message["data"].clone()));
+    let mut seen: Vec<u64> = seen.iter().map(|number| number.as_u64().unwrap()).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, numbers.collect::<Vec<u64>>());
 }

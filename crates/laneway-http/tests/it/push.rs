@@ -206,7 +206,7 @@ async fn acknowledged_pushes_survive_a_restart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partly_stored_push_is_201_with_errors_of_the_refused_items() {
-    let broker = Broker::start_with_lanes_max(1).await;
+    let broker = Broker::start_with_limits(|limits| limits.lanes_max = 1).await;
     broker.push_numbers("q", "a", 0..1).await;
     let item = |lane: &str, n: u64| json!({"queue": "q", "partition": lane, "payload": n, "transactionId": format!("t{n}")});
 

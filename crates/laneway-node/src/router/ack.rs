@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
 use laneway_core::command::{Ack, AckItem as CoreItem, AckStatus, Command, Extend, RequestKey};
 use laneway_core::ids::{LaneId, LeaseId, PartitionId};
 use laneway_core::reply::{Acked, AckedItem, Reply};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::names::check_request_id;
+use super::whole::whole_refusal;
 use super::{content_hash, refused, unexpected};
 use crate::api::{
     AckItem, AckOutcome, AckReply, AckRequest, ErrorClass, ExtendReply, RequestError, RequestId,
@@ -20,6 +22,10 @@ use crate::partition::Ask;
 
 /// Stands for a text that is no lease id: never live, so the machine refuses it like any lease that has ended.
 const NO_SUCH_LEASE: LeaseId = LeaseId(u128::MAX);
+
+/// Targets of one request that are worked on at one time: enough to fill a log entry, and none of its memory goes by the
+/// length of the request.
+const TARGETS_AT_ONCE_MAX: usize = 4_096;
 
 /// Items of one request with the same lane, group and lease, in order.
 struct Target {
@@ -32,46 +38,41 @@ struct Target {
 impl Node {
     /// Settles or fails messages; each (lane, group, lease) atomically, none affecting another.
     ///
-    /// Durability: what is answered is on stable storage of a quorum. A refusal is an answer, not an error. Errors: the
-    /// whole call fails with the worst trouble that any target met; a pure repeat gets the same answers. Cancel safety:
-    /// dropping the future withdraws nothing.
+    /// Durability: what is answered as applied is on stable storage of a quorum; a verdict against an item is an answer, not
+    /// an error. Errors: when the partition of at least one (lane, group, lease) has answered, the items of the others are
+    /// answered `Refused`, each with its reason; the whole call fails only when none is known to be done, or with `Invalid`
+    /// for more than `ack_items_max` items, before anything is. `OutcomeUnknown`, of an item or the call, means that it may
+    /// be done. A pure repeat gets the same answers. Cancel safety: dropping the future withdraws nothing.
     pub async fn ack(&self, request: AckRequest) -> Result<Vec<AckReply>, RequestError> {
         check_request_id(request.request_id.as_ref())?;
-        let mut replies: Vec<AckReply> = Vec::with_capacity(request.items.len());
-        replies.resize(
-            request.items.len(),
-            AckReply {
-                outcome: AckOutcome::NotALaneId,
-                lease_released: false,
-            },
-        );
+        self.check_ack_items(request.items.len())?;
         let targets = split(&request.items);
-        let acks = (0u32..)
-            .zip(&targets)
-            .map(|(part, target)| self.ack_target(target, part, &request));
-        let mut worst: Option<RequestError> = None;
-        for (target, outcome) in targets.iter().zip(join_all(acks).await) {
-            match outcome {
-                Ok(acked) => {
-                    for (place, item) in target.places.iter().zip(acked.items) {
-                        let outcome = AckOutcome::Applied(item);
-                        replies[*place] = AckReply {
-                            outcome,
-                            lease_released: acked.lease_released,
-                        };
-                    }
-                }
-                Err(error)
-                    if worst
-                        .as_ref()
-                        .is_none_or(|worst| worst.class != ErrorClass::OutcomeUnknown) =>
-                {
-                    worst = Some(error);
-                }
-                Err(_) => {}
+        let mut waiting = (0u32..).zip(&targets);
+        let mut running = FuturesOrdered::new();
+        let mut outcomes = Vec::with_capacity(targets.len());
+        loop {
+            while running.len() < TARGETS_AT_ONCE_MAX
+                && let Some((part, target)) = waiting.next()
+            {
+                running.push_back(self.ack_target(target, part, &request));
             }
+            let Some(outcome) = running.next().await else {
+                break;
+            };
+            outcomes.push(outcome);
         }
-        worst.map_or(Ok(replies), Err)
+        put_together(request.items.len(), &targets, outcomes)
+    }
+
+    fn check_ack_items(&self, items: usize) -> Result<(), RequestError> {
+        let items_max = self.inner.limits.ack_items_max;
+        if u32::try_from(items).is_ok_and(|items| items <= items_max) {
+            return Ok(());
+        }
+        let message = format!(
+            "{items} acknowledgments are more than ack_items_max allows in one request, {items_max}; nothing was done: split them into several requests"
+        );
+        Err(RequestError::new(ErrorClass::Invalid, "bad_request", message))
     }
 
     async fn ack_target(
@@ -194,6 +195,56 @@ fn split(items: &[AckItem]) -> Vec<Target> {
     targets
 }
 
+fn put_together(
+    count: usize,
+    targets: &[Target],
+    outcomes: Vec<Result<Acked, RequestError>>,
+) -> Result<Vec<AckReply>, RequestError> {
+    if let Some(error) = whole_refusal(&outcomes).filter(|_| !targets.is_empty()) {
+        return Err(error.clone());
+    }
+    let not_a_lane_id = AckReply {
+        outcome: AckOutcome::NotALaneId,
+        lease_released: false,
+    };
+    let mut replies = vec![not_a_lane_id; count];
+    for (target, outcome) in targets.iter().zip(outcomes) {
+        match outcome {
+            Ok(acked) => {
+                for (place, item) in target.places.iter().zip(acked.items) {
+                    replies[*place] = AckReply {
+                        outcome: AckOutcome::Applied(item),
+                        lease_released: acked.lease_released,
+                    };
+                }
+            }
+            Err(error) => {
+                let error = with_ack_remedy(error);
+                for place in &target.places {
+                    replies[*place].outcome = AckOutcome::Refused(error.clone());
+                }
+            }
+        }
+    }
+    Ok(replies)
+}
+
+/// What to do about one item of a call that was done in part.
+fn with_ack_remedy(mut error: RequestError) -> RequestError {
+    error.message.push_str(match error.class {
+        ErrorClass::OutcomeUnknown => ", or repeat the ack: it may have been done",
+        ErrorClass::Conflict => "; this ack was not done: repeat it with a new request id",
+        ErrorClass::Internal => "; the ack may have been done, and may be repeated",
+        ErrorClass::Invalid
+        | ErrorClass::NotFound
+        | ErrorClass::TooLarge
+        | ErrorClass::StorageFull
+        | ErrorClass::Overloaded
+        | ErrorClass::Unavailable => "; this ack was not done: repeat it",
+    });
+    error
+}
+
 /// Hash of the items as the client sent them: a repeat has the same one.
 fn hash_items(group: &str, items: &[&AckItem]) -> u128 {
     let mut hash = Xxh3::new();
@@ -222,5 +273,67 @@ impl AckOutcome {
             self,
             Self::Applied(AckedItem::Done | AckedItem::DeadLettered | AckedItem::Noop)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(places: &[usize]) -> Target {
+        Target {
+            lane: LaneId(1),
+            group: Arc::from("g"),
+            lease: None,
+            places: places.to_vec(),
+        }
+    }
+
+    fn refusal(class: ErrorClass) -> RequestError {
+        RequestError::new(class, "a_code", "why")
+    }
+
+    #[test]
+    fn items_of_refused_targets_say_what_to_do_when_others_are_done() {
+        let targets = [target(&[0, 2]), target(&[3]), target(&[4]), target(&[5])];
+        let done = Acked {
+            items: vec![AckedItem::Done, AckedItem::Noop],
+            lease_released: true,
+        };
+        let outcomes = vec![
+            Ok(done),
+            Err(refusal(ErrorClass::Overloaded)),
+            Err(refusal(ErrorClass::OutcomeUnknown)),
+            Err(refusal(ErrorClass::Conflict)),
+        ];
+        let replies = put_together(6, &targets, outcomes).unwrap();
+        let applied = |item| AckReply {
+            outcome: AckOutcome::Applied(item),
+            lease_released: true,
+        };
+        assert_eq!(replies[0], applied(AckedItem::Done));
+        assert_eq!(replies[1].outcome, AckOutcome::NotALaneId);
+        assert_eq!(replies[2], applied(AckedItem::Noop));
+        let message = |at: usize| match &replies[at].outcome {
+            AckOutcome::Refused(error) => error.message.as_str(),
+            outcome => panic!("{outcome:?}"),
+        };
+        assert_eq!(message(3), "why; this ack was not done: repeat it");
+        assert!(message(4).contains("may have been done"), "{}", message(4));
+        assert!(message(5).contains("new request id"), "{}", message(5));
+        assert!(replies.iter().skip(3).all(|reply| !reply.lease_released));
+    }
+
+    #[test]
+    fn call_is_refused_when_no_target_is_done() {
+        let targets = [target(&[0]), target(&[2])];
+        let outcomes = vec![
+            Err(refusal(ErrorClass::Overloaded)),
+            Err(refusal(ErrorClass::OutcomeUnknown)),
+        ];
+        let error = put_together(3, &targets, outcomes).unwrap_err();
+        assert_eq!(error, refusal(ErrorClass::OutcomeUnknown));
+        let replies = put_together(1, &[], Vec::new()).unwrap();
+        assert_eq!(replies[0].outcome, AckOutcome::NotALaneId);
     }
 }

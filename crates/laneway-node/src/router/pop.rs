@@ -3,6 +3,7 @@
 mod deliver;
 mod settle;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -38,8 +39,20 @@ impl Node {
     /// dropping the future or the reply before [`PopReply::delivered`] gives the claim back, uncharged. With auto-ack the
     /// messages are settled once they are read, as the last step: only dropping the future before that gives them back.
     pub async fn pop(&self, request: PopRequest) -> Result<PopReply, RequestError> {
+        self.pop_until(request, std::future::pending()).await
+    }
+
+    /// [`Node::pop`] that no longer waits once `stop_waiting` resolves: the answer is then empty. It ends the wait only; what
+    /// is being claimed or settled at that time is finished and answered, as nobody else could give those messages.
+    ///
+    /// Durability and cancel safety as [`Node::pop`].
+    pub async fn pop_until(
+        &self,
+        request: PopRequest,
+        stop_waiting: impl Future<Output = ()>,
+    ) -> Result<PopReply, RequestError> {
         let (group, auto_ack) = (Arc::clone(&request.group), request.auto_ack);
-        let reply = self.claim(request).await?;
+        let reply = self.claim(request, stop_waiting).await?;
         if auto_ack {
             self.settle(&group, reply).await
         } else {
@@ -48,7 +61,11 @@ impl Node {
     }
 
     /// Claims and reads.
-    async fn claim(&self, mut request: PopRequest) -> Result<PopReply, RequestError> {
+    async fn claim(
+        &self,
+        mut request: PopRequest,
+        stop_waiting: impl Future<Output = ()>,
+    ) -> Result<PopReply, RequestError> {
         self.check_pop_names(&request)?;
         if &*request.group == QUEUE_MODE_GROUP {
             request.start = GroupStart::Beginning;
@@ -66,6 +83,7 @@ impl Node {
         };
         let _slot = self.parking_slot()?;
         let discovery = matches!(request.source, PopSource::Discovery { .. });
+        let mut stop_waiting = pin!(stop_waiting);
         loop {
             let keys = queues
                 .iter()
@@ -84,7 +102,12 @@ impl Node {
                 if hinted.take().is_some() && parked.hint_used() {
                     continue;
                 }
-                match tokio::time::timeout_at(deadline, parked.hint()).await {
+                let hint = tokio::select! {
+                    biased;
+                    () = &mut stop_waiting => return Ok(empty()),
+                    hint = tokio::time::timeout_at(deadline, parked.hint()) => hint,
+                };
+                match hint {
                     Err(_) => return self.nothing(trouble, &queues, &request).await,
                     Ok(Hint::Lane { partition, .. }) => hinted = Some(partition),
                     Ok(Hint::QueueGone) if !discovery => return Ok(empty()),

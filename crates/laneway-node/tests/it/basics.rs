@@ -236,3 +236,18 @@ async fn partly_stored_push_tells_the_refusal_per_item() {
     assert_eq!(payloads(&pop(&node, "q").await), ["0", "2"]);
     node.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn end_of_the_wait_is_not_the_end_of_the_pop() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    push(&node, vec![item("q", "a", "t0", "0")]).await;
+    let mut request = pop_request("q");
+    request.wait = Some(SOON * 10);
+    request.auto_ack = true;
+    let reply = node.pop_until(request.clone(), async {}).await.unwrap();
+    assert_eq!(payloads(&reply), ["0"]);
+    let none = tokio::time::timeout(SOON, node.pop_until(request, async {})).await;
+    assert!(none.unwrap().unwrap().lanes.is_empty());
+    node.shutdown().await;
+}

@@ -141,6 +141,10 @@ pub struct RawNodeLimits {
     ///
     /// Unit: messages, from 1 to 4294967295. Default: `10000`. Since v0.1.
     pub pop_messages_max: u32,
+    /// Acknowledgments of one request. A longer one is refused with 400, and nothing of it is done.
+    ///
+    /// Unit: acknowledgments, from 1 to 4294967295. Default: `20000`. Since v0.1.
+    pub ack_items_max: u32,
     /// Message headers read to find an acknowledged transaction id that neither memory nor the dedup rows know.
     ///
     /// Unit: headers per acknowledgment, from 1 to 4294967295. Default: `10000`. Since v0.1.
@@ -309,6 +313,7 @@ impl Default for RawNodeLimits {
             parked_pops_max: node.parked_pops_max,
             pop_bytes_max: node.pop_bytes_max,
             pop_messages_max: node.pop_messages_max,
+            ack_items_max: node.ack_items_max,
             resolve_scan_max: node.resolve_scan_max,
             span_cache_messages_max: node.span_cache_messages_max,
             dedup_bytes_max: node.dedup_bytes_max,
