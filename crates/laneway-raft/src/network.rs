@@ -23,7 +23,7 @@ use tokio::task::AbortHandle;
 
 use crate::fsm::CheckpointName;
 use crate::peer::{
-    self, AppendStream, PeerCallError, Peers, Verb, decode_append_response, decode_appended, decode_voted,
+    self, PeerCallError, Peers, Verb, WireStream, decode_append_response, decode_appended, decode_voted,
 };
 use crate::types::{LeaderId, Types, Vote};
 
@@ -161,7 +161,7 @@ impl PeerLink {
 
 /// Sends each request once there is room, and its permit to who reads the answers.
 async fn send_all<S>(
-    stream: AppendStream,
+    stream: WireStream,
     first: AppendEntriesRequest<Types>,
     rest: S,
     sent: mpsc::UnboundedSender<OwnedSemaphorePermit>,

@@ -40,7 +40,7 @@ pub(crate) use message::{
 };
 pub use transport::{PeerListener, PeerStream, PeerTransport, TcpTransport};
 pub use wire::PeerCallError;
-use wire::WireStream;
+pub(crate) use wire::WireStream;
 
 use crate::group::Raft;
 
@@ -186,10 +186,9 @@ impl Peers {
         &self,
         raft_id: u64,
         partition: PartitionId,
-    ) -> Result<(AppendStream, mpsc::UnboundedReceiver<Answer>), PeerCallError> {
+    ) -> Result<(WireStream, mpsc::UnboundedReceiver<Answer>), PeerCallError> {
         let link = self.inner.link((crate::node_number(raft_id), Class::Entries))?;
-        let (stream, answers) = link.open(raft_id, partition)?;
-        Ok((AppendStream(stream), answers))
+        link.open(raft_id, partition)
     }
 
     /// Lets peers reach this group until the registration is dropped.
@@ -208,17 +207,6 @@ impl fmt::Debug for Peers {
         f.debug_struct("Peers")
             .field("nodes", &self.nodes().collect::<Vec<_>>())
             .finish_non_exhaustive()
-    }
-}
-
-/// See [`Peers::open`].
-#[derive(Debug)]
-pub(crate) struct AppendStream(WireStream);
-
-impl AppendStream {
-    /// Sends the next request.
-    pub(crate) fn send(&self, body: Vec<Bytes>) {
-        self.0.send(body);
     }
 }
 

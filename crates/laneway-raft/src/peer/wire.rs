@@ -65,7 +65,7 @@ struct Pending {
 
 /// An ordered stream of requests with their answers. Dropping it tells the other side.
 #[derive(Debug)]
-pub(super) struct WireStream {
+pub(crate) struct WireStream {
     wire: Arc<Wire>,
     partition: PartitionId,
     number: u64,
@@ -185,7 +185,7 @@ impl Wire {
 
 impl WireStream {
     /// Sends the next request.
-    pub(super) fn send(&self, body: Vec<Bytes>) {
+    pub(crate) fn send(&self, body: Vec<Bytes>) {
         self.wire.send(Kind::Item, self.partition, self.number, body);
     }
 }
