@@ -4,26 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use laneway_node::{Node, NodeOptions, PopRequest, PopSource, StartError};
+use laneway_node::{Node, PopRequest, PopSource, StartError};
 use laneway_storage::vfs::RealVfs;
 use laneway_storage::wal::{Wal, WalOpenError, WalOptions};
 
 use crate::support::{
-    FILL_MESSAGES, SOON, backlog_file, fill_backlog, item, options, payloads, pop, pop_request, push, small,
-    start,
+    FILL_MESSAGES, SOON, backlog_file, filled, item, options, payloads, pop, pop_request, push,
+    refusal_without, start,
 };
-
-/// Takes files away, sees the start refused, and puts them back.
-async fn refusal_without(files: &[PathBuf], options: &NodeOptions) -> StartError {
-    for file in files {
-        fs::rename(file, file.with_extension("away")).expect("the file moves");
-    }
-    let refusal = Node::start(options.clone()).await.expect_err("a file is missing");
-    for file in files {
-        fs::rename(file.with_extension("away"), file).expect("the file moves back");
-    }
-    refusal
-}
 
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).expect("the folder is there").flatten();
@@ -115,11 +103,7 @@ async fn first_start_that_was_cut_short_is_done_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_manifest_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let small = small(dir.path());
-    let (node, _) = Node::start(small.clone()).await.unwrap();
-    fill_backlog(&node).await;
-    node.shutdown().await;
-    drop(node);
+    let small = filled(dir.path()).await;
     let file = backlog_file(&dir.path().join("partitions")).expect("the node has made a backlog file");
     let manifest = file.with_file_name("manifest");
     let refusal = refusal_without(std::slice::from_ref(&manifest), &small).await;
@@ -138,11 +122,7 @@ async fn missing_manifest_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_backlog_file_is_found_without_a_request_and_the_rest_is_served() {
     let dir = tempfile::tempdir().unwrap();
-    let small = small(dir.path());
-    let (node, _) = Node::start(small.clone()).await.unwrap();
-    fill_backlog(&node).await;
-    node.shutdown().await;
-    drop(node);
+    let small = filled(dir.path()).await;
     let file = backlog_file(&dir.path().join("partitions")).expect("the node has made a backlog file");
     let mut bytes = fs::read(&file).unwrap();
     // In a payload of the first block.

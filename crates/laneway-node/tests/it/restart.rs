@@ -1,13 +1,11 @@
 //! What a restart must find.
 
-use std::path::Path;
-
 use laneway_core::command::AckStatus;
 use laneway_core::reply::AckedItem;
-use laneway_node::{AckOutcome, Node, NodeOptions, PushReply, StartError};
+use laneway_node::{AckOutcome, Node, PushReply, StartError};
 
 use crate::support::{
-    FILL_MESSAGES, ack, ack_item, backlog_file, fill_backlog, item, options, payloads, pop, push, small,
+    FILL_MESSAGES, ack, ack_item, backlog_file, filled, item, options, payloads, pop, push, refusal_without,
     start,
 };
 
@@ -46,12 +44,10 @@ async fn restart_finds_messages_leases_and_dedup_rows() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checkpoints_purge_the_log_and_carry_the_state() {
     let dir = tempfile::tempdir().unwrap();
-    let small = small(dir.path());
-    let (node, _) = Node::start(small.clone()).await.unwrap();
-    fill_backlog(&node).await;
-    node.shutdown().await;
-    drop(node);
-    refuse_without_a_backlog_file(dir.path(), &small).await;
+    let small = filled(dir.path()).await;
+    let file = backlog_file(&dir.path().join("partitions")).expect("the node has made a backlog file");
+    let refusal = refusal_without(&[file], &small).await;
+    assert!(refusal.to_string().contains("are missing from"), "{refusal}");
     let (node, _) = Node::start(small).await.unwrap();
     let mut messages = 0;
     loop {
@@ -71,11 +67,7 @@ async fn checkpoints_purge_the_log_and_carry_the_state() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn file_that_went_before_a_checkpoint_said_so_is_not_missed() {
     let dir = tempfile::tempdir().unwrap();
-    let mut small = small(dir.path());
-    let (node, _) = Node::start(small.clone()).await.unwrap();
-    fill_backlog(&node).await;
-    node.shutdown().await;
-    drop(node);
+    let mut small = filled(dir.path()).await;
 
     // One checkpoint follows the start, then none for long, as the log has room.
     small.storage.checkpoint_ms_max = 3_600_000;
@@ -147,14 +139,4 @@ async fn data_directory_has_one_owner() {
         Node::start(other).await,
         Err(StartError::OtherNode { found_node: 1, .. })
     ));
-}
-
-/// Takes one backlog file away, sees the start refused, and puts it back.
-async fn refuse_without_a_backlog_file(dir: &Path, options: &NodeOptions) {
-    let file = backlog_file(&dir.join("partitions")).expect("the node has made a backlog file");
-    let away = dir.join("away");
-    std::fs::rename(&file, &away).expect("the file moves");
-    let refusal = Node::start(options.clone()).await.expect_err("a file is missing");
-    assert!(refusal.to_string().contains("are missing from"), "{refusal}");
-    std::fs::rename(&away, &file).expect("the file moves back");
 }

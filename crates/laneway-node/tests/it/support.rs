@@ -11,7 +11,7 @@ use laneway_core::ids::{LaneId, LeaseId};
 use laneway_core::settings::GroupStart;
 use laneway_node::{
     AckItem, AckReply, AckRequest, ConfigureRequest, Node, NodeOptions, PopReply, PopRequest, PopSource,
-    PushItem, PushReply, PushRequest, QUEUE_MODE_GROUP,
+    PushItem, PushReply, PushRequest, QUEUE_MODE_GROUP, StartError,
 };
 
 pub(crate) fn options(dir: &Path) -> NodeOptions {
@@ -148,4 +148,25 @@ pub(crate) fn backlog_file(partitions: &Path) -> Option<PathBuf> {
         }
     }
     None
+}
+
+/// Fills a new data directory as [`fill_backlog`] does and stops; gives the options that it was filled with.
+pub(crate) async fn filled(dir: &Path) -> NodeOptions {
+    let small = small(dir);
+    let (node, _) = Node::start(small.clone()).await.expect("the node starts");
+    fill_backlog(&node).await;
+    node.shutdown().await;
+    small
+}
+
+/// Takes files away, sees the start refused, and puts them back.
+pub(crate) async fn refusal_without(files: &[PathBuf], options: &NodeOptions) -> StartError {
+    for file in files {
+        std::fs::rename(file, file.with_extension("away")).expect("the file moves");
+    }
+    let refusal = Node::start(options.clone()).await.expect_err("a file is missing");
+    for file in files {
+        std::fs::rename(file.with_extension("away"), file).expect("the file moves back");
+    }
+    refusal
 }
