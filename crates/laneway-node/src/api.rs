@@ -1,5 +1,6 @@
 //! What a gateway asks of a node and what it gets back. Plain data; [`crate::Node`] has one async method for each request.
 
+mod cluster;
 mod observe;
 
 use std::fmt;
@@ -13,7 +14,9 @@ use laneway_core::ids::{DeadLetterId, LaneId, LeaseId, MessageId, Offset, ParseI
 use laneway_core::reply::{AckedItem, DeadLetter};
 use laneway_core::settings::GroupStart;
 use laneway_core::time::WallTime;
+use serde::{Deserialize, Deserializer, Serialize};
 
+pub use cluster::{ClusterChange, ClusterChanged, ClusterGroup, ClusterMember, ClusterNode, ClusterStatus};
 pub use observe::{
     Counts, GroupDigest, GroupStatus, Histogram, LaneInfo, MessageGroup, MessageInfo, MessageStatus, Metrics,
     NodeStatus, QueueInfo, QueueMetrics, Readiness, StorageStatus,
@@ -26,7 +29,7 @@ pub const QUEUE_MODE_GROUP: &str = "__QUEUE_MODE__";
 pub const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// What kind of failure a request met. The gateway derives status, retry advice and log level from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorClass {
     /// The caller must change the request. Nothing changed.
     Invalid,
@@ -48,8 +51,23 @@ pub enum ErrorClass {
     Internal,
 }
 
+/// Codes of refusals, as in the wire contract.
+const CODES: [&str; 11] = [
+    "bad_request",
+    "internal",
+    "name_too_long",
+    "no_leader",
+    "not_found",
+    "outcome_unknown",
+    "overloaded",
+    "queue_deleted",
+    "request_id_reused",
+    "retry",
+    "storage_full",
+];
+
 /// Why a request failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
 #[error("{message}")]
 pub struct RequestError {
     /// Its kind.
@@ -60,8 +78,25 @@ pub struct RequestError {
     pub message: String,
 }
 
+/// A [`RequestError`] of a peer.
+#[derive(Deserialize)]
+struct RequestErrorRow {
+    class: ErrorClass,
+    code: String,
+    message: String,
+}
+
+impl<'de> Deserialize<'de> for RequestError {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let row = RequestErrorRow::deserialize(deserializer)?;
+        // A code that only a later release knows is an internal error here.
+        let code = CODES.into_iter().find(|known| **known == row.code);
+        Ok(Self::new(row.class, code.unwrap_or("internal"), row.message))
+    }
+}
+
 /// A client's id of one request, 1 to [`REQUEST_ID_BYTES_MAX`] bytes; its outcome is kept for a repeat.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestId(pub Arc<str>);
 
 /// Messages to push, in any mix of queues and lanes.
@@ -166,7 +201,7 @@ impl PopReply {
 }
 
 /// Messages of one lane of a pop.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoppedLane {
     /// Queue name.
     pub queue: Arc<str>,
@@ -181,7 +216,7 @@ pub struct PoppedLane {
 }
 
 /// A delivered (or looked at) message.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoppedMessage {
     /// The message.
     pub id: MessageId,
@@ -288,7 +323,7 @@ pub struct DeadLetterInfo {
 }
 
 /// Which dead letter a request means.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum DeadLetterRef {
     /// By lane and transaction id: the newest row with it (replay), or all of them (delete).
     Message(LaneId, Arc<str>),
@@ -297,7 +332,7 @@ pub enum DeadLetterRef {
 }
 
 /// Answer of a replay.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReplayReply {
     /// The row as it was.
     pub dead_letter: DeadLetter,
@@ -316,10 +351,16 @@ pub struct ReplayReply {
 impl RequestError {
     /// A refusal of `class` with the contract's `code`.
     pub fn new(class: ErrorClass, code: &'static str, message: impl fmt::Display) -> Self {
+        debug_assert!(CODES.contains(&code), "code {code} is not listed");
         Self {
             class,
             code,
             message: message.to_string(),
         }
+    }
+
+    /// Nothing was done, because no leader took the request up.
+    pub(crate) fn is_no_leader(&self) -> bool {
+        self.code == "no_leader"
     }
 }

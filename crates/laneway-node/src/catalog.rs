@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use laneway_core::catalog::{CatalogCommand, CatalogMachine, CatalogRefusal, CatalogReply};
 use laneway_core::ids::{CatalogVersion, PartitionId};
-use laneway_raft::Group;
+use laneway_raft::{Group, Leadership};
 use ractor::ActorRef;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -31,6 +31,8 @@ pub(crate) struct CatalogHandle {
     machine: RwLock<CatalogMachine>,
     /// Version of the newest applied change.
     pub(crate) version: watch::Sender<u64>,
+    /// Who leads, as this replica sees it.
+    pub(crate) leadership: watch::Sender<Leadership>,
     pub(crate) serving: AtomicBool,
     pub(crate) applied_index: AtomicU64,
     pub(crate) checkpoint_index: AtomicU64,
@@ -52,6 +54,7 @@ impl CatalogHandle {
         Arc::new(Self {
             version: watch::Sender::new(0),
             machine: RwLock::new(CatalogMachine::new(open::catalog_limits(limits))),
+            leadership: watch::Sender::default(),
             serving: AtomicBool::new(false),
             applied_index: AtomicU64::new(0),
             checkpoint_index: AtomicU64::new(0),
@@ -92,6 +95,7 @@ impl CatalogHandle {
     /// The actor is gone; `stopped` says why it stays so.
     pub(crate) fn detach(&self, stopped: Option<String>) -> Option<Group> {
         self.serving.store(false, Ordering::Release);
+        self.leadership.send_replace(Leadership::default());
         let mut live = self.live_mut();
         live.actor = None;
         live.stopped = stopped;
@@ -134,10 +138,14 @@ impl CatalogHandle {
         }
     }
 
-    /// Waits until everything committed before now is applied here, on the word of a quorum.
+    /// Waits until everything committed before now is applied here, on the word of a quorum. Only the leader can.
     pub(crate) async fn read_index(&self) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.waits.leader;
         loop {
+            let another_leads = {
+                let seen = self.leadership.borrow();
+                seen.leader.is_some() && !seen.is_self
+            };
             if self.serving.load(Ordering::Acquire)
                 && let Some(group) = self.group()
                 && matches!(
@@ -147,7 +155,7 @@ impl CatalogHandle {
             {
                 return Ok(());
             }
-            if Instant::now() >= deadline || self.stopped().is_some() {
+            if another_leads || Instant::now() >= deadline || self.stopped().is_some() {
                 return Err(self.not_taken_up());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,30 +1,37 @@
 //! Gives a claim back, uncharged, unless its answer is on the way to the client.
 
-use std::sync::Arc;
+use laneway_core::ids::{LaneId, LeaseId, PartitionId};
+use laneway_core::reply::Claimed;
 
-use laneway_core::ids::{LaneId, LeaseId};
+use crate::node::Node;
 
-use crate::partition::PartitionHandle;
-
-/// Held by a pop's answer. Only the gateway that minted the claim may give it back, and only if it wrote no byte.
-#[derive(Debug)]
+/// Held by a pop's answer. Only the gateway that minted the claim may give it back, and only if it wrote no byte; the leader
+/// that reads the messages holds one until the gateway can.
 pub(crate) struct ClaimGuard {
-    partition: Arc<PartitionHandle>,
+    node: Node,
+    partition: PartitionId,
     lease_id: LeaseId,
     lanes: Vec<LaneId>,
 }
 
 impl ClaimGuard {
-    pub(crate) fn new(partition: Arc<PartitionHandle>, lease_id: LeaseId, lanes: Vec<LaneId>) -> Self {
+    pub(crate) fn new(node: &Node, partition: PartitionId, lease_id: LeaseId, lanes: Vec<LaneId>) -> Self {
         Self {
+            node: node.clone(),
             partition,
             lease_id,
             lanes,
         }
     }
 
-    pub(crate) fn partition(&self) -> &Arc<PartitionHandle> {
-        &self.partition
+    /// Of all that was claimed.
+    pub(crate) fn of(node: &Node, partition: PartitionId, claimed: &Claimed) -> Self {
+        let lanes = claimed.lanes.iter().map(|lane| lane.lane).collect();
+        Self::new(node, partition, claimed.lease_id, lanes)
+    }
+
+    pub(crate) fn partition(&self) -> PartitionId {
+        self.partition
     }
 
     pub(crate) fn lease_id(&self) -> LeaseId {
@@ -47,11 +54,21 @@ impl ClaimGuard {
     }
 }
 
+impl std::fmt::Debug for ClaimGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClaimGuard")
+            .field("partition", &self.partition)
+            .field("lease_id", &self.lease_id)
+            .field("lanes", &self.lanes)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Drop for ClaimGuard {
     fn drop(&mut self) {
         if !self.lanes.is_empty() {
-            self.partition
-                .release(self.lease_id, std::mem::take(&mut self.lanes));
+            self.node
+                .release(self.partition, self.lease_id, std::mem::take(&mut self.lanes));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who a data directory belongs to: one small text file, written once.
+//! Who a data directory belongs to: one small text file, written when the directory is made and when its cluster is founded.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,9 @@ use laneway_storage::vfs::Vfs;
 use xxhash_rust::xxh3::xxh3_64;
 
 const FILE: &str = "identity";
-const HEADER: &str = "laneway-identity 1";
+const HEADER: &str = "laneway-identity 2";
+/// Without voters: of a cluster of this one node.
+const HEADER_1: &str = "laneway-identity 1";
 /// A node id is the node's number in the upper 16 bits and the data generation in the others.
 const GENERATION_BITS: u32 = 48;
 
@@ -16,7 +18,7 @@ const GENERATION_BITS: u32 = 48;
 pub(crate) struct Identity {
     /// Name of the cluster.
     pub(crate) cluster: String,
-    /// Minted with the first data directory of the cluster.
+    /// Minted when the cluster is founded; 0 while the directory belongs to none.
     pub(crate) cluster_id: u64,
     /// The node's number.
     pub(crate) node: u16,
@@ -24,6 +26,8 @@ pub(crate) struct Identity {
     pub(crate) generation: u64,
     /// Number of partitions.
     pub(crate) partitions: u16,
+    /// Raft ids that this node founds the cluster with; empty on all nodes but the one that founds it.
+    pub(crate) voters: Vec<u64>,
 }
 
 /// What is wrong with an identity file.
@@ -84,7 +88,8 @@ impl Identity {
 
     fn parse(body: &str) -> Option<Self> {
         let mut lines = body.lines();
-        if lines.next() != Some(HEADER) {
+        let header = lines.next()?;
+        if header != HEADER && header != HEADER_1 {
             return None;
         }
         let mut field = |name: &str| {
@@ -99,12 +104,22 @@ impl Identity {
         let node = field("node")?.parse().ok()?;
         let generation = u64::from_str_radix(&field("generation")?, 16).ok()?;
         let partitions = field("partitions")?.parse().ok()?;
+        let voters = if header == HEADER_1 {
+            vec![u64::from(node) << GENERATION_BITS | generation]
+        } else {
+            let voters = field("voters")?;
+            let ids = voters.split_ascii_whitespace();
+            ids.map(|id| u64::from_str_radix(id, 16))
+                .collect::<Result<_, _>>()
+                .ok()?
+        };
         Some(Self {
             cluster,
             cluster_id,
             node,
             generation,
             partitions,
+            voters,
         })
     }
 
@@ -134,6 +149,8 @@ impl fmt::Display for Identity {
         writeln!(f, "cluster-id {:016x}", self.cluster_id)?;
         writeln!(f, "node {}", self.node)?;
         writeln!(f, "generation {:012x}", self.generation)?;
-        writeln!(f, "partitions {}", self.partitions)
+        writeln!(f, "partitions {}", self.partitions)?;
+        let voters: Vec<String> = self.voters.iter().map(|id| format!("{id:016x}")).collect();
+        writeln!(f, "voters {}", voters.join(" "))
     }
 }

@@ -19,6 +19,7 @@ mod catalog;
 mod claim_guard;
 mod clock;
 mod identity;
+mod leader;
 mod maintenance;
 mod metrics;
 mod node;
@@ -37,5 +38,6 @@ pub use api::*;
 pub use laneway_storage::failpoint::{ArmError, arm as arm_failpoint};
 pub use node::{Node, Recovered, StartError};
 pub use options::{
-    NAMES_BYTES_MAX, NodeLimits, NodeOptions, PARTITIONS_DEFAULT, PARTITIONS_MAX, RaftOptions, StorageOptions,
+    NAMES_BYTES_MAX, NodeLimits, NodeOptions, PARTITIONS_DEFAULT, PARTITIONS_MAX, PeerNetOptions,
+    RaftOptions, StorageOptions,
 };

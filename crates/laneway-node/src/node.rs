@@ -1,5 +1,7 @@
 //! A running node: what it is made of, starting and stopping it.
 
+mod founding;
+mod standing;
 mod start;
 mod status;
 
@@ -8,13 +10,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use laneway_raft::{Group, Peers};
 use laneway_storage::vfs::{RealVfs, Vfs, VfsLock};
 use laneway_storage::wal::Wal;
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
 
 use crate::catalog::CatalogHandle;
-use crate::identity::Identity;
 use crate::maintenance::{Disk, Maintenance};
 use crate::metrics::NodeCounters;
 use crate::options::{NodeLimits, NodeOptions};
@@ -22,6 +24,7 @@ use crate::parking::Parking;
 use crate::partition::PartitionHandle;
 use crate::supervisor::SupervisorMsg;
 
+pub(crate) use standing::Standing;
 use start::{Foundation, io_error};
 pub use start::{Recovered, StartError};
 
@@ -37,7 +40,8 @@ pub struct Node {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) limits: Arc<NodeLimits>,
-    identity: Identity,
+    pub(crate) standing: Arc<Standing>,
+    pub(crate) peers: Option<Peers>,
     data_dir: PathBuf,
     started: Instant,
     pub(crate) catalog: Arc<CatalogHandle>,
@@ -57,6 +61,14 @@ pub(crate) struct Inner {
     lock: Mutex<Option<Box<dyn VfsLock>>>,
 }
 
+impl Inner {
+    /// All groups that are open here: the partitions', then the catalog's.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Group> + '_ {
+        let partitions = self.partitions.iter().map(|partition| partition.group());
+        partitions.chain([self.catalog.group()]).flatten()
+    }
+}
+
 impl Node {
     /// Starts a node on its data directory, which is made when missing, and replays what the last process left.
     ///
@@ -69,6 +81,17 @@ impl Node {
             .await
             .map_err(|error| io_error("opening the data directory", std::io::Error::other(error)))??;
         opened.build(started).await
+    }
+
+    /// Starts what concerns the other nodes.
+    fn run_with_peers(&self) {
+        let Some(peers) = &self.inner.peers else { return };
+        let founding = founding::found_or_join(self.clone(), peers.clone());
+        self.inner
+            .tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(tokio::spawn(founding));
     }
 
     /// Stops: no request is taken any more, what is in the log is on disk. Idempotent.
@@ -84,9 +107,11 @@ impl Node {
         {
             tracing::error!("the maintenance thread did not stop");
         }
-        let groups = self.inner.partitions.iter().map(|partition| partition.group());
-        for group in groups.chain([self.inner.catalog.group()]).flatten() {
+        for group in self.inner.groups() {
             group.shutdown().await;
+        }
+        if let Some(peers) = &self.inner.peers {
+            peers.shutdown();
         }
         self.inner
             .supervisor

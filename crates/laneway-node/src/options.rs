@@ -1,5 +1,6 @@
 //! Options of a node. Every limit has a documented default; the binary's configuration reference is made from these.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Largest number of partitions of a cluster.
@@ -28,6 +29,22 @@ pub struct NodeOptions {
     pub storage: StorageOptions,
     /// Raft timing.
     pub raft: RaftOptions,
+    /// The way to the other nodes; without it the node is a cluster of its own.
+    pub peers: Option<PeerNetOptions>,
+}
+
+/// The cluster's nodes and how they reach each other.
+#[derive(Clone, Debug)]
+pub struct PeerNetOptions {
+    /// `host:port` at which each node, this one included, takes its peers' connections.
+    pub addresses: BTreeMap<u16, String>,
+    /// `host:port` on which this node listens for them.
+    pub listen: String,
+    /// Hash of what must be the same on all nodes; a node with another one is refused.
+    pub fingerprint: u64,
+    /// How long nothing may have been heard of a node's old data before the same node with new, empty data takes its
+    /// place, in ms.
+    pub takeover_ms: u64,
 }
 
 impl NodeOptions {
@@ -41,6 +58,7 @@ impl NodeOptions {
             limits: NodeLimits::default(),
             storage: StorageOptions::default(),
             raft: RaftOptions::default(),
+            peers: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! changed since. So a crash at any point leaves nothing half done for good.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use laneway_core::catalog::{CatalogChange, CatalogCommand};
@@ -25,19 +26,26 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Deleted incarnations remembered by the catalog before the propagator has them forgotten.
 const TOMBSTONES_KEPT: usize = 64;
 
-/// Keeps one partition up to date. Runs until the task is aborted.
+/// Keeps one partition up to date while it is led here, from the catalog's replica here: so a leader needs nobody else for
+/// it. Runs until the task is aborted.
 pub(crate) async fn propagate(catalog: Arc<CatalogHandle>, partition: Arc<PartitionHandle>) {
     let mut wanted = catalog.version.subscribe();
+    let mut leadership = partition.leadership.subscribe();
     loop {
         let target = *wanted.borrow_and_update();
-        while *partition.catalog_version.borrow() < target {
+        let leads = leadership.borrow_and_update().is_self;
+        let serving = || partition.serving.load(Ordering::Acquire);
+        while serving() && *partition.catalog_version.borrow() < target {
             if let Err(error) = bring(&catalog, &partition).await {
                 tracing::debug!(partition = %partition.id, %error, "catalog change not taken yet");
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
-        if wanted.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = wanted.changed() => if changed.is_err() { return },
+            changed = leadership.changed() => if changed.is_err() { return },
+            // It takes office a little after it is elected.
+            () = tokio::time::sleep(RETRY_PAUSE), if leads && !serving() => {}
         }
     }
 }
@@ -124,6 +132,9 @@ fn internal(error: impl std::fmt::Display) -> RequestError {
 pub(crate) async fn forget_tombstones(catalog: Arc<CatalogHandle>, partitions: Vec<Arc<PartitionHandle>>) {
     let mut version = catalog.version.subscribe();
     while version.changed().await.is_ok() {
+        if !catalog.serving.load(Ordering::Acquire) {
+            continue;
+        }
         let everywhere = partitions
             .iter()
             .map(|partition| *partition.catalog_version.borrow())

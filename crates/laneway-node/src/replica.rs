@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use laneway_core::ids::PartitionId;
-use laneway_raft::{AppliedState, CheckpointName, FsmMsg, Group, GroupOptions};
+use laneway_raft::{AppliedState, CheckpointName, FsmMsg, Group, GroupOptions, Peers};
 use laneway_storage::checkpoint::MANIFEST_NAME;
 use laneway_storage::rows::RowStore;
 use laneway_storage::vfs::Vfs;
@@ -32,7 +32,9 @@ pub(crate) struct ReplicaContext {
     pub(crate) limits: Arc<NodeLimits>,
     pub(crate) storage: Arc<StorageOptions>,
     pub(crate) raft: Arc<RaftOptions>,
-    /// Node ids to found the group with, if it was never founded.
+    /// The way to the other replicas, if there are any.
+    pub(crate) peers: Option<Peers>,
+    /// Raft ids to found the group with, if this node founds it and it was never founded.
     pub(crate) voters: Vec<u64>,
 }
 
@@ -87,14 +89,23 @@ pub(crate) async fn open_group(
             checkpoint,
         });
     }
-    let group = Group::open(options, context.wal.clone(), recovered, applied, fsm, None)
-        .await
-        .map_err(|error| start_error(error.to_string()))?;
-    let voters = context.voters.iter().copied().collect();
-    group
-        .initialize(voters)
-        .await
-        .map_err(|error| start_error(error.to_string()))?;
+    let group = Group::open(
+        options,
+        context.wal.clone(),
+        recovered,
+        applied,
+        fsm,
+        context.peers.clone(),
+    )
+    .await
+    .map_err(|error| start_error(error.to_string()))?;
+    if context.peers.is_none() {
+        let voters = context.voters.iter().copied().collect();
+        group
+            .initialize(voters)
+            .await
+            .map_err(|error| start_error(error.to_string()))?;
+    }
     if !group.is_member() {
         group.shutdown().await;
         return Err(OpenError::OtherIdentity {

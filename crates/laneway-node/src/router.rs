@@ -1,14 +1,27 @@
 //! The way of a request: names to queue and lane, slot to partition, partition to leader.
 
 mod ack;
+mod catalog;
 mod configure;
 mod dead_letters;
 mod names;
+mod plain;
 mod pop;
 mod push;
 mod read;
 mod resolve;
 mod whole;
+
+/// Everything that a gateway asks of leaders.
+pub(crate) mod requests {
+    pub(crate) use super::ack::AckTarget as Ack;
+    pub(crate) use super::catalog::{Catalog, CatalogVersion};
+    pub(crate) use super::dead_letters::{DeadLetters, DeleteDeadLetters, ReadMessage, Replay};
+    pub(crate) use super::plain::{Confirm, PlainCommand};
+    pub(crate) use super::pop::Claim;
+    pub(crate) use super::read::{DescribeQueue, FindMessage, Sums};
+    pub(crate) use crate::partition::PushAsk as Push;
+}
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +55,14 @@ impl Node {
         self.inner.partitions.get(usize::from(id.0))
     }
 
+    /// The partition on this node, whose leader it is asked to be.
+    pub(crate) fn own_partition(&self, id: PartitionId) -> Result<&Arc<PartitionHandle>, RequestError> {
+        self.partition(id).ok_or_else(|| {
+            let message = format!("there is no partition {id}, a fault of the broker that asked");
+            RequestError::new(ErrorClass::Internal, "internal", message)
+        })
+    }
+
     /// The queue's row as known here, if it is listed.
     pub(crate) fn known_queue(&self, name: &str) -> Option<QueueRow> {
         self.inner
@@ -61,9 +82,9 @@ impl Node {
             name: name.to_owned(),
             listed: true,
         };
-        match self.inner.catalog.propose(command).await? {
-            CatalogReply::Queue { row, .. } => Ok(Arc::new(row)),
-            reply => Err(unexpected(&reply)),
+        match self.propose_to_catalog(command).await? {
+            (CatalogReply::Queue { row, .. }, _) => Ok(Arc::new(row)),
+            (reply, _) => Err(unexpected(&reply)),
         }
     }
 
@@ -88,13 +109,16 @@ impl Node {
                     group: group.to_owned(),
                     start,
                 };
-                match self.inner.catalog.propose(command).await? {
-                    CatalogReply::Group {
-                        queue,
-                        group: GroupRow { version, .. },
-                        ..
-                    } => (queue, version),
-                    reply => return Err(unexpected(&reply)),
+                match self.propose_to_catalog(command).await? {
+                    (
+                        CatalogReply::Group {
+                            queue,
+                            group: GroupRow { version, .. },
+                            ..
+                        },
+                        _,
+                    ) => (queue, version),
+                    (reply, _) => return Err(unexpected(&reply)),
                 }
             }
         };

@@ -28,12 +28,13 @@ use crate::damage::{Damage, DamagedFile, ScrubCursor};
 use crate::sealed::{self, FileError, number_of};
 use crate::vfs::Vfs;
 
-use file::{DEDUP_ENDING, DedupFile, DedupFileWriter};
+pub(crate) use file::DEDUP_ENDING;
+use file::{DedupFile, DedupFileWriter};
 pub use file::{DedupFileName, check_dedup_bytes};
 use memory::MemoryRows;
 
 /// Key of a row: a hash of queue incarnation, lane name and transaction id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct DedupKey(pub u128);
 
 /// Limits of a dedup store.

@@ -3,6 +3,8 @@
 //! Each queue keeps sums over its lanes. A lane about to change is taken out of them, and put back when the command (or
 //! the head of the entry) is through.
 
+use serde::{Deserialize, Serialize};
+
 use super::PartitionMachine;
 use super::index::{GroupNumber, QueueIndex};
 use crate::ids::{LaneId, Offset, QueueId};
@@ -11,7 +13,7 @@ use crate::rows::{GroupState, LaneRow, Lease, Standing};
 /// Counts of a lane as the wire contract derives them (§2.8), at the last stamps.
 ///
 /// The reference cursor is the lowest one of the named groups; without any, that of queue mode; without that, 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneCounts {
     /// Retained messages.
     pub total: u64,
@@ -28,7 +30,7 @@ pub struct LaneCounts {
 }
 
 /// Sums of [`LaneCounts`] over a queue's lanes in this partition; leases count until they are swept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueCounts {
     /// Lanes.
     pub lanes: u64,

@@ -7,6 +7,8 @@ use laneway_core::reply::DeadLetter;
 use laneway_core::settings::QueueRow;
 use laneway_core::time::WallTime;
 
+use serde::{Deserialize, Serialize};
+
 use super::PoppedMessage;
 
 /// A queue with its counters, exact sums over partitions.
@@ -25,7 +27,7 @@ pub struct QueueInfo {
 }
 
 /// Counters as the wire contract §2.8 derives them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Retained messages.
     pub total: u64,
@@ -42,7 +44,7 @@ pub struct Counts {
 }
 
 /// A lane with its counters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LaneInfo {
     /// The lane.
     pub lane: LaneId,
@@ -57,7 +59,7 @@ pub struct LaneInfo {
 }
 
 /// One message with all that is known of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MessageInfo {
     /// The message.
     pub message: PoppedMessage,
@@ -78,7 +80,7 @@ pub struct MessageInfo {
 }
 
 /// Where a message stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MessageStatus {
     /// Not yet delivered, or given back.
     Pending,
@@ -91,7 +93,7 @@ pub enum MessageStatus {
 }
 
 /// A group's stand on a message's lane.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MessageGroup {
     /// The group.
     pub name: String,

@@ -294,6 +294,7 @@ impl RunningCatalog {
     }
 
     fn leadership_changed(&mut self, leadership: &Leadership) {
+        self.handle.leadership.send_replace(*leadership);
         if !leadership.is_self {
             self.leave_office();
             self.leading = None;
@@ -328,6 +329,9 @@ impl RunningCatalog {
         for caller in std::mem::take(&mut self.filed).into_values().flatten() {
             drop(caller.answer(Err(error.clone())));
         }
+        for (_, caller) in std::mem::take(&mut self.queue) {
+            drop(caller.answer(Err(leader_changed())));
+        }
     }
 
     fn proposal_failed(&mut self, proposal: u64, definite: bool) {
@@ -335,8 +339,7 @@ impl RunningCatalog {
             return;
         };
         let error = if definite {
-            let message = "the catalog's leader changed before the request was taken; retry after a moment";
-            RequestError::new(ErrorClass::Unavailable, "no_leader", message)
+            leader_changed()
         } else {
             outcome_unknown(
                 "the entry was proposed, but its outcome is not known",
@@ -386,4 +389,10 @@ impl RunningCatalog {
             self.rows_wanted = Some(to);
         }
     }
+}
+
+/// Nothing was done.
+fn leader_changed() -> RequestError {
+    let message = "the catalog's leader changed before the request was taken; retry after a moment";
+    RequestError::new(ErrorClass::Unavailable, "no_leader", message)
 }

@@ -6,9 +6,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use laneway_core::ids::PartitionId;
+use laneway_raft::{PeerOptions, Peers, TcpTransport};
 use laneway_storage::rows::{RowStore, SledRowStore};
 use laneway_storage::vfs::{Vfs, VfsLock};
 use laneway_storage::wal::{Wal, WalOptions};
@@ -17,10 +18,11 @@ use tokio::sync::Semaphore;
 
 pub use outcome::{Recovered, StartError};
 
-use super::{ACTOR_STOP_WAIT, Inner, Node, close_wal};
+use super::{ACTOR_STOP_WAIT, Inner, Node, Standing, close_wal};
 use crate::catalog::CatalogHandle;
 use crate::clock::SystemClock;
 use crate::identity::{Identity, IdentityError};
+use crate::leader::NodeService;
 use crate::maintenance::{Disk, Maintenance, Work};
 use crate::options::{NodeOptions, PARTITIONS_DEFAULT, PARTITIONS_MAX};
 use crate::partition::{OpenError, PartitionHandle};
@@ -128,7 +130,7 @@ impl Foundation {
     }
 
     /// What all replicas share; each has a folder of its own.
-    fn context(&self) -> ReplicaContext {
+    fn context(&self, peers: Option<Peers>) -> ReplicaContext {
         ReplicaContext {
             raft_id: self.identity.raft_id(),
             vfs: Arc::clone(&self.vfs),
@@ -141,12 +143,53 @@ impl Foundation {
             limits: Arc::new(self.options.limits.clone()),
             storage: Arc::new(self.options.storage.clone()),
             raft: Arc::new(self.options.raft.clone()),
+            peers,
             voters: vec![self.identity.raft_id()],
         }
     }
 
+    /// Opens the peer port, if there is one.
+    async fn start_peers(
+        &self,
+        standing: &Standing,
+        service: Arc<NodeService>,
+    ) -> Result<Option<Peers>, StartError> {
+        let Some(net) = &self.options.peers else {
+            return Ok(None);
+        };
+        let node = self.identity.node;
+        let others = net.addresses.iter().filter(|(peer, _)| **peer != node);
+        let options = PeerOptions {
+            introduction: standing.introduction(),
+            addresses: others.map(|(peer, address)| (*peer, address.clone())).collect(),
+            listen: net.listen.clone(),
+            takeover: Duration::from_millis(net.takeover_ms),
+        };
+        let peers = Peers::start(Arc::new(TcpTransport), options, service).await;
+        peers.map(Some).map_err(|source| StartError::PeerPort {
+            listen: net.listen.clone(),
+            source,
+        })
+    }
+
     pub(super) async fn build(self, started: Instant) -> Result<(Node, Recovered), StartError> {
-        let context = self.context();
+        let fingerprint = self.options.peers.as_ref().map_or(0, |net| net.fingerprint);
+        let standing = Standing::new(
+            self.identity.clone(),
+            Arc::clone(&self.vfs),
+            self.options.data_dir.clone(),
+            fingerprint,
+        );
+        let standing = Arc::new(standing);
+        let service = Arc::new(NodeService::default());
+        let peers = match self.start_peers(&standing, Arc::clone(&service)).await {
+            Ok(peers) => peers,
+            Err(error) => {
+                close_wal(&self.wal).await;
+                return Err(error);
+            }
+        };
+        let context = self.context(peers.clone());
         let (limits, storage) = (Arc::clone(&context.limits), Arc::clone(&context.storage));
         let (parking, counters) = (Arc::clone(&context.parking), Arc::clone(&context.counters));
         let data_dir = self.options.data_dir.clone();
@@ -164,6 +207,9 @@ impl Foundation {
         let supervisor = match bring_up(&catalog, &partitions).await {
             Ok(supervisor) => supervisor,
             Err(error) => {
+                if let Some(peers) = peers {
+                    peers.shutdown();
+                }
                 close_wal(&self.wal).await;
                 return Err(error);
             }
@@ -189,7 +235,8 @@ impl Foundation {
         let inner = Inner {
             parking_slots: Semaphore::new(limits.parked_pops_max as usize),
             limits,
-            identity: self.identity,
+            standing,
+            peers,
             data_dir,
             started,
             tasks: Mutex::new(background(&catalog_handle, &handles)),
@@ -205,12 +252,11 @@ impl Foundation {
             maintenance,
             lock: Mutex::new(Some(self.lock)),
         };
-        Ok((
-            Node {
-                inner: Arc::new(inner),
-            },
-            recovered,
-        ))
+        let inner = Arc::new(inner);
+        service.serve(&inner);
+        let node = Node { inner };
+        node.run_with_peers();
+        Ok((node, recovered))
     }
 }
 
@@ -223,7 +269,7 @@ async fn bring_up(
         .await
         .map_err(|error| io_error("starting the supervisor", std::io::Error::other(error)))?;
     let mut started = start_replicas(&supervisor, catalog, partitions).await;
-    if started.is_ok() {
+    if started.is_ok() && catalog.1.peers.is_none() {
         started = check_messages(partitions).await;
     }
     if let Err(error) = started {
@@ -370,11 +416,19 @@ fn found_identity(options: &NodeOptions, vfs: &dyn Vfs, dir: &Path) -> Result<Id
     } else {
         options.partitions
     };
-    Ok(Identity {
+    let generation = rand::random::<u64>() >> 16;
+    let mut identity = Identity {
         cluster: options.cluster.clone(),
-        cluster_id: rand::random(),
+        cluster_id: 0,
         node: options.node,
-        generation: rand::random::<u64>() >> 16,
+        generation,
         partitions,
-    })
+        voters: Vec::new(),
+    };
+    if options.peers.is_none() {
+        // A node of its own founds its cluster at once.
+        identity.cluster_id = rand::random::<u64>().max(1);
+        identity.voters = vec![identity.raft_id()];
+    }
+    Ok(identity)
 }

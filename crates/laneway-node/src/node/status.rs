@@ -44,12 +44,7 @@ impl Node {
     }
 
     fn waits_for_room(&self) -> bool {
-        let partitions = self.inner.partitions.iter();
-        let groups = partitions.map(|partition| partition.group());
-        groups
-            .chain([self.inner.catalog.group()])
-            .flatten()
-            .any(|group| group.metrics().waits_for_room)
+        self.inner.groups().any(|group| group.metrics().waits_for_room)
     }
 
     /// One line per damaged file that is still needed.
@@ -77,11 +72,12 @@ impl Node {
                 .iter()
                 .map(|partition| partition_status(partition)),
         );
+        let identity = inner.standing.identity();
         NodeStatus {
             version: env!("CARGO_PKG_VERSION"),
-            cluster: inner.identity.cluster.clone(),
-            cluster_id: format!("{:016x}", inner.identity.cluster_id),
-            node: inner.identity.node,
+            cluster_id: format!("{:016x}", identity.cluster_id),
+            node: identity.node,
+            cluster: identity.cluster,
             uptime: inner.started.elapsed(),
             data_dir: inner.data_dir.display().to_string(),
             disk_free_bytes: inner.disk.free_bytes(),

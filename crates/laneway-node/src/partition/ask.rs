@@ -10,11 +10,12 @@ use laneway_core::command::{Command, RequestKey};
 use laneway_core::ids::{LaneId, LeaseId, Offset, PartitionId, QueueId};
 use laneway_core::reply::Reply;
 use laneway_core::settings::QueueRow;
-use laneway_raft::Group;
+use laneway_raft::{Group, Leadership};
 use laneway_storage::DamagedFile;
 use laneway_storage::dedup::{DedupKey, DedupStore};
 use laneway_storage::payload::PayloadStore;
 use ractor::ActorRef;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -43,6 +44,7 @@ pub(crate) enum Ask {
 }
 
 /// Messages for one lane. The frames of all items are ready; the leader drops those of duplicates.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PushAsk {
     pub(crate) request: Option<RequestKey>,
     pub(crate) queue: Arc<QueueRow>,
@@ -53,6 +55,7 @@ pub(crate) struct PushAsk {
 }
 
 /// One message of a push.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct PushAskItem {
     /// Of its transaction id; `None` when it has none.
     pub(crate) key: Option<DedupKey>,
@@ -63,6 +66,7 @@ pub(crate) struct PushAskItem {
 }
 
 /// A claim.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ClaimAsk {
     /// Shared with claims of other partitions; without one the leader mints it.
     pub(crate) lease_id: Option<LeaseId>,
@@ -98,6 +102,8 @@ pub(crate) struct PartitionHandle {
     pub(crate) admission: Admission,
     /// Catalog changes up to this version are applied here.
     pub(crate) catalog_version: watch::Sender<u64>,
+    /// Who leads, as this replica sees it.
+    pub(crate) leadership: watch::Sender<Leadership>,
     /// It leads, has applied its term's first entry, and plans.
     pub(crate) serving: AtomicBool,
     pub(crate) applied_index: AtomicU64,
@@ -126,6 +132,7 @@ impl PartitionHandle {
             id,
             admission: Admission::new(limits),
             catalog_version: watch::Sender::new(0),
+            leadership: watch::Sender::default(),
             serving: AtomicBool::new(false),
             applied_index: AtomicU64::new(0),
             checkpoint_index: AtomicU64::new(0),
@@ -194,6 +201,7 @@ impl PartitionHandle {
     /// The actor is gone; `stopped` says why it stays so.
     pub(crate) fn detach(&self, stopped: Option<String>) -> Option<Group> {
         self.serving.store(false, Ordering::Release);
+        self.leadership.send_replace(Leadership::default());
         let mut group = None;
         self.write(|live| {
             live.actor = None;
@@ -273,10 +281,14 @@ impl PartitionHandle {
         answer.await.map_err(|_| self.not_taken_up())
     }
 
-    /// Waits until everything committed before now is applied here, on the word of a quorum.
+    /// Waits until everything committed before now is applied here, on the word of a quorum. Only the leader can.
     pub(crate) async fn read_index(&self) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.waits.leader;
         loop {
+            let another_leads = {
+                let seen = self.leadership.borrow();
+                seen.leader.is_some() && !seen.is_self
+            };
             if self.serving.load(Ordering::Acquire)
                 && let Some(group) = self.group()
             {
@@ -285,7 +297,7 @@ impl PartitionHandle {
                     return Ok(());
                 }
             }
-            if Instant::now() >= deadline || self.stopped().is_some() {
+            if another_leads || Instant::now() >= deadline || self.stopped().is_some() {
                 return Err(self.not_taken_up());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -24,6 +24,7 @@ impl Running {
     }
 
     fn leadership_changed(&mut self, leadership: &Leadership) {
+        self.handle.leadership.send_replace(*leadership);
         if leadership.is_self {
             if self.leading == Some(leadership.term) {
                 return;
@@ -62,6 +63,7 @@ impl Running {
             tracing::info!(partition = %self.id, "partition no longer leads here");
         }
         self.fail_filed(&unknown("leadership changed while it was in the log"));
+        self.refuse_queued();
     }
 
     fn proposal_failed(&mut self, proposal: u64, definite: bool) {
@@ -69,8 +71,7 @@ impl Running {
             return;
         };
         let error = if definite {
-            let message = "the partition's leader changed before the request was taken; retry after a moment";
-            RequestError::new(ErrorClass::Unavailable, "no_leader", message)
+            leader_changed()
         } else {
             unknown("the entry was proposed, but its outcome is not known")
         };
@@ -92,6 +93,12 @@ impl Running {
         self.leading = None;
         self.myself.stop(Some(format!("raft group stopped: {reason}")));
     }
+}
+
+/// Nothing was done.
+pub(super) fn leader_changed() -> RequestError {
+    let message = "the partition's leader changed before the request was taken; retry after a moment";
+    RequestError::new(ErrorClass::Unavailable, "no_leader", message)
 }
 
 fn unknown(why: &str) -> RequestError {

@@ -16,6 +16,7 @@ use laneway_storage::payload::PayloadStore;
 use laneway_storage::wal::Wal;
 use ractor::ActorRef;
 
+use super::leadership::leader_changed;
 use super::overlay::{Overlay, Planned};
 use super::plan::Plan;
 use super::timers::Timers;
@@ -231,6 +232,15 @@ impl Running {
         }
         self.overlay.clear();
         self.poisoned = false;
+    }
+
+    /// Sends those on their way whose requests only a leader can take up.
+    pub(super) fn refuse_queued(&mut self) {
+        for (_, caller) in std::mem::take(&mut self.queue) {
+            if let Some(caller) = caller {
+                drop(caller.answer(Err(leader_changed())));
+            }
+        }
     }
 
     pub(super) fn set_serving(&self, serving: bool) {

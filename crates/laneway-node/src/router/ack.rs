@@ -9,14 +9,17 @@ use futures_util::stream::FuturesOrdered;
 use laneway_core::command::{Ack, AckItem as CoreItem, AckStatus, Command, Extend, RequestKey};
 use laneway_core::ids::{LaneId, LeaseId, PartitionId};
 use laneway_core::reply::{Acked, AckedItem, Reply};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::names::check_request_id;
+use super::plain::PlainCommand;
 use super::whole::whole_refusal;
 use super::{content_hash, refused, unexpected};
 use crate::api::{
     AckItem, AckOutcome, AckReply, AckRequest, ErrorClass, ExtendReply, RequestError, RequestId,
 };
+use crate::leader::{AtLeader, Verb};
 use crate::node::Node;
 use crate::partition::Ask;
 
@@ -81,15 +84,7 @@ impl Node {
         part: u32,
         request: &AckRequest,
     ) -> Result<Acked, RequestError> {
-        let partition = self.partition_of_lane(target.lane);
         let items: Vec<&AckItem> = target.places.iter().map(|place| &request.items[*place]).collect();
-        let ids: Vec<Arc<str>> = items
-            .iter()
-            .map(|item| Arc::clone(&item.transaction_id))
-            .collect();
-        let candidates = self
-            .resolve(partition, target.lane, &target.group, target.lease, &ids)
-            .await?;
         let items_hash = hash_items(&target.group, &items);
         let key = request.request_id.as_ref().map(|id| RequestKey {
             id: id.0.to_string(),
@@ -100,25 +95,21 @@ impl Node {
                 &items_hash.to_le_bytes(),
             ]),
         });
-        let command_items = items.iter().zip(candidates).map(|(item, candidates)| CoreItem {
+        let items = items.iter().map(|item| AckPart {
+            transaction_id: Arc::clone(&item.transaction_id),
             status: item.status,
-            candidates,
-            transaction_id: matches!(item.status, AckStatus::Failed | AckStatus::DeadLetter)
-                .then(|| item.transaction_id.to_string()),
-            error: item.error.as_deref().map(str::to_owned),
+            error: item.error.clone(),
         });
-        let ack = Ack {
+        let ack = AckTarget {
             request: key,
             lane: target.lane,
-            group: target.group.to_string(),
-            lease_id: target.lease,
+            group: Arc::clone(&target.group),
+            lease: target.lease,
             items_hash,
-            items: command_items.collect(),
+            items: items.collect(),
         };
-        match partition
-            .ask(Ask::Command(Command::Ack(ack), Bytes::new()), 0)
-            .await?
-        {
+        let partition = self.partition_of_lane(target.lane).id;
+        match self.at_leader(partition, ack).await? {
             Reply::Acked(acked) if acked.items.len() == target.places.len() => Ok(acked),
             Reply::Refused(refusal) => Err(refused(refusal)),
             reply => Err(unexpected(&reply)),
@@ -156,8 +147,8 @@ impl Node {
             lease_ms,
         };
         for partition in partitions {
-            let ask = Ask::Command(Command::Extend(extend.clone()), Bytes::new());
-            match partition.ask(ask, 0).await? {
+            let extend = PlainCommand::Extend(extend.clone());
+            match self.at_leader(partition.id, extend).await? {
                 Reply::Extended(Some(extended)) => {
                     sum.renewed += extended.renewed;
                     sum.expires = Some(
@@ -171,6 +162,66 @@ impl Node {
             }
         }
         Ok(sum)
+    }
+}
+
+/// The acknowledgments of one (lane, group, lease).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct AckTarget {
+    request: Option<RequestKey>,
+    lane: LaneId,
+    group: Arc<str>,
+    lease: Option<LeaseId>,
+    items_hash: u128,
+    items: Vec<AckPart>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct AckPart {
+    transaction_id: Arc<str>,
+    status: AckStatus,
+    error: Option<Arc<str>>,
+}
+
+impl AtLeader for AckTarget {
+    const VERB: Verb = Verb::Ack;
+    const WRITES: bool = true;
+    type Answer = Reply;
+
+    /// Finds the messages by their transaction ids, then proposes.
+    async fn run(self, node: Node, group: PartitionId) -> Result<Reply, RequestError> {
+        let partition = node.own_partition(group)?;
+        let ids: Vec<Arc<str>> = self
+            .items
+            .iter()
+            .map(|item| Arc::clone(&item.transaction_id))
+            .collect();
+        let candidates = node
+            .resolve(partition, self.lane, &self.group, self.lease, &ids)
+            .await?;
+        let items = self
+            .items
+            .iter()
+            .zip(candidates)
+            .map(|(item, candidates)| CoreItem {
+                status: item.status,
+                candidates,
+                transaction_id: matches!(item.status, AckStatus::Failed | AckStatus::DeadLetter)
+                    .then(|| item.transaction_id.to_string()),
+                error: item.error.as_deref().map(str::to_owned),
+            });
+        let ack = Ack {
+            request: self.request,
+            lane: self.lane,
+            group: self.group.to_string(),
+            lease_id: self.lease,
+            items_hash: self.items_hash,
+            items: items.collect(),
+        };
+        partition
+            .ask(Ask::Command(Command::Ack(ack), Bytes::new()), 0)
+            .await
     }
 }
 
@@ -290,7 +341,7 @@ mod tests {
     }
 
     fn refusal(class: ErrorClass) -> RequestError {
-        RequestError::new(class, "a_code", "why")
+        RequestError::new(class, "retry", "why")
     }
 
     #[test]

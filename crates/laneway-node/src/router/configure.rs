@@ -20,9 +20,9 @@ impl Node {
             patch: request.patch,
             merge: request.merge,
         };
-        let row = match self.inner.catalog.propose(command).await? {
-            CatalogReply::Queue { row, .. } => row,
-            reply => return Err(unexpected(&reply)),
+        let row = match self.propose_to_catalog(command).await? {
+            (CatalogReply::Queue { row, .. }, _) => row,
+            (reply, _) => return Err(unexpected(&reply)),
         };
         if row.settings.encryption_enabled {
             tracing::warn!(
@@ -42,11 +42,11 @@ impl Node {
         let command = CatalogCommand::DeleteQueue {
             name: queue.to_owned(),
         };
-        let existed = match self.inner.catalog.propose(command).await? {
-            CatalogReply::Deleted { existed, .. } => existed,
-            reply => return Err(unexpected(&reply)),
+        let (existed, version) = match self.propose_to_catalog(command).await? {
+            (CatalogReply::Deleted { existed, .. }, version) => (existed, version),
+            (reply, _) => return Err(unexpected(&reply)),
         };
-        self.taken_everywhere(self.inner.catalog.version().0).await?;
+        self.taken_everywhere(version).await?;
         Ok(existed)
     }
 }

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::try_join_all;
 use laneway_core::command::{Block, Command, DeleteDeadLetter, ReplayDeadLetter, RequestKey};
-use laneway_core::ids::{MessageId, Offset};
+use laneway_core::ids::{LaneId, MessageId, Offset, PartitionId, QueueId};
 use laneway_core::reply::{DeadLetter, Refusal, Replayed, Reply};
 use laneway_storage::codec;
+
+use serde::{Deserialize, Serialize};
 
 use super::names::check_request_id;
 use super::pop::{to_message, unreadable};
@@ -14,11 +17,13 @@ use super::{content_hash, refused, unexpected};
 use crate::api::{
     DeadLetterFilter, DeadLetterInfo, DeadLetterRef, PoppedMessage, ReplayReply, RequestError, RequestId,
 };
+use crate::leader::{AtLeader, Verb};
 use crate::node::Node;
 use crate::partition::{Ask, PartitionHandle, Running};
 
 /// A dead letter with the names of where it was.
-struct Named {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Named {
     row: DeadLetter,
     queue: String,
     lane: String,
@@ -37,7 +42,7 @@ fn named(running: &Running, row: &DeadLetter) -> Option<Named> {
 impl Node {
     /// Dead letters, newest first; fewer than asked for when their messages are over `pop_bytes_max` together.
     pub async fn dead_letters(&self, filter: DeadLetterFilter) -> Result<Vec<DeadLetterInfo>, RequestError> {
-        self.inner.catalog.read_index().await?;
+        self.catalog_up_to_date().await?;
         let queue = match &filter.queue {
             None => None,
             Some(name) => match self.known_queue(name) {
@@ -46,27 +51,23 @@ impl Node {
             },
         };
         let wanted = filter.skip.saturating_add(filter.limit);
-        let mut rows = Vec::new();
-        for partition in &self.inner.partitions {
+        let partitions = self.inner.partitions.iter();
+        let parts = partitions.map(|partition| {
             let group = filter.group.clone();
-            let found = partition.look_linear(move |running| {
-                let of_group = |row: &&DeadLetter| group.as_deref().is_none_or(|group| row.group == group);
-                let rows = running.machine.dead_letters(queue).rev().filter(of_group);
-                rows.filter_map(|row| named(running, row))
-                    .take(wanted)
-                    .collect::<Vec<_>>()
-            });
-            rows.extend(found.await?);
-        }
+            let newest = DeadLetters { queue, group, wanted };
+            self.at_leader(partition.id, newest)
+        });
+        let mut rows: Vec<Named> = try_join_all(parts).await?.into_iter().flatten().collect();
         rows.sort_by_key(|named| std::cmp::Reverse((named.row.filed, named.row.id)));
         let mut infos = Vec::new();
         let mut bytes = 0;
         for named in rows.into_iter().skip(filter.skip).take(filter.limit) {
-            let partition = self.partition_of_lane(named.row.lane);
+            let partition = self.partition_of_lane(named.row.lane).id;
             if bytes >= self.inner.limits.pop_bytes_max {
                 break;
             }
-            if let Some(message) = read_message(partition, &named.row).await? {
+            let (lane, offset) = (named.row.lane, named.row.offset);
+            if let Some(message) = self.at_leader(partition, ReadMessage { lane, offset }).await? {
                 bytes += message.payload.len() as u64;
                 let Named { row, queue, lane } = named;
                 infos.push(DeadLetterInfo {
@@ -94,53 +95,7 @@ impl Node {
         let Some(partition) = self.partition_of(&which) else {
             return Ok(None);
         };
-        if let Some(kept) = kept_answer(partition, request.clone()).await? {
-            return match kept {
-                Reply::Replayed(replayed) => self.replayed(partition, replayed).await.map(Some),
-                Reply::Refused(Refusal::DeadLetterGone) => Ok(None),
-                Reply::Refused(refusal) => Err(refused(refusal)),
-                reply => Err(unexpected(&reply)),
-            };
-        }
-        let Some(named) = find(partition, &which).await?.pop() else {
-            return Ok(None);
-        };
-        let Some(message) = read_message(partition, &named.row).await? else {
-            return Ok(None);
-        };
-        let mut frame = BytesMut::with_capacity(message.payload.len() + 64);
-        codec::push_frame(&mut frame, &replay_transaction_id(&named.row), &message.payload);
-        let bytes = frame.len();
-        let replay = ReplayDeadLetter {
-            request,
-            id: named.row.id,
-            block: Block::default(),
-        };
-        let ask = Ask::Command(Command::ReplayDeadLetter(replay), frame.freeze());
-        match partition.ask(ask, bytes).await? {
-            Reply::Replayed(replayed) => self.replayed(partition, replayed).await.map(Some),
-            Reply::Refused(Refusal::DeadLetterGone) => Ok(None),
-            Reply::Refused(refusal) => Err(refused(refusal)),
-            reply => Err(unexpected(&reply)),
-        }
-    }
-
-    async fn replayed(
-        &self,
-        partition: &Arc<PartitionHandle>,
-        replayed: Replayed,
-    ) -> Result<ReplayReply, RequestError> {
-        let row = replayed.dead_letter.clone();
-        let names = partition.look(move |running| named(running, &row)).await?;
-        let (queue, lane_name) = names.map(|named| (named.queue, named.lane)).unwrap_or_default();
-        Ok(ReplayReply {
-            transaction_id: replay_transaction_id(&replayed.dead_letter),
-            message_id: MessageId::new(replayed.wall, replayed.lane, replayed.offset),
-            offset: replayed.offset,
-            dead_letter: replayed.dead_letter,
-            queue,
-            lane_name,
-        })
+        self.at_leader(partition.id, Replay { request, which }).await
     }
 
     /// Deletes a dead letter's rows; says how many there were.
@@ -153,6 +108,137 @@ impl Node {
         let Some(partition) = self.partition_of(&which) else {
             return Ok(0);
         };
+        self.at_leader(partition.id, DeleteDeadLetters { request_id, which })
+            .await
+    }
+
+    fn partition_of(&self, which: &DeadLetterRef) -> Option<&Arc<PartitionHandle>> {
+        match which {
+            DeadLetterRef::Message(lane, _) => Some(self.partition_of_lane(*lane)),
+            DeadLetterRef::Row(id) => self.partition(id.partition()),
+        }
+    }
+}
+
+/// The newest dead letters, by queue and group.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DeadLetters {
+    queue: Option<QueueId>,
+    group: Option<Arc<str>>,
+    wanted: usize,
+}
+
+impl AtLeader for DeadLetters {
+    const VERB: Verb = Verb::DeadLetters;
+    const WRITES: bool = false;
+    type Answer = Vec<Named>;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<Vec<Named>, RequestError> {
+        let newest = move |running: &Running| {
+            let group = self.group.as_deref();
+            let of_group = |row: &&DeadLetter| group.is_none_or(|group| row.group == group);
+            let rows = running.machine.dead_letters(self.queue).rev().filter(of_group);
+            rows.filter_map(|row| named(running, row))
+                .take(self.wanted)
+                .collect()
+        };
+        node.own_partition(group)?.look_linear(newest).await
+    }
+}
+
+/// One stored message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ReadMessage {
+    lane: LaneId,
+    offset: Offset,
+}
+
+impl AtLeader for ReadMessage {
+    const VERB: Verb = Verb::ReadMessage;
+    const WRITES: bool = false;
+    type Answer = Option<PoppedMessage>;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<Self::Answer, RequestError> {
+        read_one(node.own_partition(group)?, self.lane, self.offset).await
+    }
+}
+
+/// A replay.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Replay {
+    request: Option<RequestKey>,
+    which: DeadLetterRef,
+}
+
+impl AtLeader for Replay {
+    const VERB: Verb = Verb::Replay;
+    const WRITES: bool = true;
+    type Answer = Option<ReplayReply>;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<Option<ReplayReply>, RequestError> {
+        let Self { request, which } = self;
+        let partition = node.own_partition(group)?;
+        if let Some(kept) = kept_answer(partition, request.clone()).await? {
+            return match kept {
+                Reply::Replayed(answer) => replayed(partition, answer).await.map(Some),
+                Reply::Refused(Refusal::DeadLetterGone) => Ok(None),
+                Reply::Refused(refusal) => Err(refused(refusal)),
+                reply => Err(unexpected(&reply)),
+            };
+        }
+        let Some(named) = find(partition, &which).await?.pop() else {
+            return Ok(None);
+        };
+        let Some(message) = read_one(partition, named.row.lane, named.row.offset).await? else {
+            return Ok(None);
+        };
+        let mut frame = BytesMut::with_capacity(message.payload.len() + 64);
+        codec::push_frame(&mut frame, &replay_transaction_id(&named.row), &message.payload);
+        let bytes = frame.len();
+        let replay = ReplayDeadLetter {
+            request,
+            id: named.row.id,
+            block: Block::default(),
+        };
+        let ask = Ask::Command(Command::ReplayDeadLetter(replay), frame.freeze());
+        match partition.ask(ask, bytes).await? {
+            Reply::Replayed(answer) => replayed(partition, answer).await.map(Some),
+            Reply::Refused(Refusal::DeadLetterGone) => Ok(None),
+            Reply::Refused(refusal) => Err(refused(refusal)),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+}
+
+async fn replayed(partition: &Arc<PartitionHandle>, replayed: Replayed) -> Result<ReplayReply, RequestError> {
+    let row = replayed.dead_letter.clone();
+    let names = partition.look(move |running| named(running, &row)).await?;
+    let (queue, lane_name) = names.map(|named| (named.queue, named.lane)).unwrap_or_default();
+    Ok(ReplayReply {
+        transaction_id: replay_transaction_id(&replayed.dead_letter),
+        message_id: MessageId::new(replayed.wall, replayed.lane, replayed.offset),
+        offset: replayed.offset,
+        dead_letter: replayed.dead_letter,
+        queue,
+        lane_name,
+    })
+}
+
+/// A deletion of all rows meant.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DeleteDeadLetters {
+    request_id: Option<RequestId>,
+    which: DeadLetterRef,
+}
+
+impl AtLeader for DeleteDeadLetters {
+    const VERB: Verb = Verb::DeleteDeadLetters;
+    const WRITES: bool = true;
+    type Answer = u64;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<u64, RequestError> {
+        let Self { request_id, which } = self;
+        let partition = node.own_partition(group)?;
         // What an earlier, interrupted try of the same request has done counts; the rest follows.
         let (done, mut deleted) = count_kept(partition, request_id.as_ref(), &which).await?;
         for (part, named) in (done..).zip(find(partition, &which).await?) {
@@ -172,13 +258,6 @@ impl Node {
             }
         }
         Ok(deleted)
-    }
-
-    fn partition_of(&self, which: &DeadLetterRef) -> Option<&Arc<PartitionHandle>> {
-        match which {
-            DeadLetterRef::Message(lane, _) => Some(self.partition_of_lane(*lane)),
-            DeadLetterRef::Row(id) => self.partition(id.partition()),
-        }
     }
 }
 
@@ -207,18 +286,10 @@ async fn find(partition: &Arc<PartitionHandle>, which: &DeadLetterRef) -> Result
         .await
 }
 
-/// The message of a row; `None` when it was deleted meanwhile.
-pub(super) async fn read_message(
-    partition: &Arc<PartitionHandle>,
-    row: &DeadLetter,
-) -> Result<Option<PoppedMessage>, RequestError> {
-    read_one(partition, row.lane, row.offset).await
-}
-
-/// One stored message.
+/// One stored message; `None` when it was deleted.
 pub(super) async fn read_one(
     partition: &Arc<PartitionHandle>,
-    lane: laneway_core::ids::LaneId,
+    lane: LaneId,
     offset: Offset,
 ) -> Result<Option<PoppedMessage>, RequestError> {
     let stores = partition.stores()?;

@@ -7,19 +7,20 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::future::try_join_all;
 use laneway_core::ids::{LeaseId, PartitionId, Slot};
-use laneway_core::reply::{Refusal, Reply};
 use laneway_core::settings::{GroupStart, QueueRow};
 use laneway_core::time::WallTime;
 use tokio::time::Instant;
 
+pub(crate) use deliver::Claim;
 pub(super) use deliver::{to_message, unreadable};
 
-use super::{refused, unexpected};
+use super::plain::Confirm;
 use crate::api::{ErrorClass, PopReply, PopRequest, PopSource, QUEUE_MODE_GROUP, RequestError};
 use crate::node::Node;
 use crate::parking::Hint;
-use crate::partition::{Ask, ClaimAsk, PartitionHandle};
+use crate::partition::{ClaimAsk, PartitionHandle};
 
 /// Lease of an auto-ack pop while it reads and settles. As long as its lanes stay blocked when this process dies in between;
 /// one that takes longer settles nothing and gives back what it claimed.
@@ -249,17 +250,13 @@ impl Node {
                 request.lease_ms
             },
         };
-        match partition.ask(Ask::Claim(ask), 0).await? {
-            Reply::Claimed(claimed) if claimed.lanes.is_empty() => Ok(None),
-            Reply::Claimed(claimed) => {
-                let bytes_max = self.inner.limits.pop_bytes_max.saturating_sub(room.bytes);
-                deliver::deliver(partition, row, claimed, bytes_max, !request.auto_ack).await
-            }
-            // Deleted meanwhile: there is nothing to get, and the next look finds the queue as it is then.
-            Reply::Refused(Refusal::QueueGone) => Ok(None),
-            Reply::Refused(refusal) => Err(refused(refusal)),
-            reply => Err(unexpected(&reply)),
-        }
+        let claim = Claim {
+            ask,
+            queue_name: row.name.as_str().into(),
+            bytes_max: self.inner.limits.pop_bytes_max.saturating_sub(room.bytes),
+            will_be_acked: !request.auto_ack,
+        };
+        self.claim_at_leader(partition.id, claim).await
     }
 
     /// "Nothing" is said only on the word of a quorum.
@@ -273,13 +270,12 @@ impl Node {
             return Err(error);
         }
         if let (Some(lane), Some(row)) = (pinned(&request.source), queues.first()) {
-            self.partition_of_slot(Slot::of(row.id, lane))
-                .read_index()
-                .await?;
+            let partition = self.partition_of_slot(Slot::of(row.id, lane)).id;
+            self.at_leader(partition, Confirm).await?;
         } else {
-            for partition in &self.inner.partitions {
-                partition.read_index().await?;
-            }
+            let partitions = self.inner.partitions.iter();
+            let confirmed = partitions.map(|partition| self.at_leader(partition.id, Confirm));
+            try_join_all(confirmed).await?;
         }
         Ok(empty())
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use laneway_core::command::RequestKey;
-use laneway_core::ids::{MessageId, Slot};
+use laneway_core::ids::{MessageId, PartitionId, Slot};
 use laneway_core::reply::{Pushed as LanePushed, Refusal, Reply};
 use laneway_core::settings::QueueRow;
 use laneway_storage::codec;
@@ -17,6 +17,7 @@ use super::names::check_request_id;
 use super::whole::whole_refusal;
 use super::{STALE_RETRIES_MAX, content_hash, refused, unexpected};
 use crate::api::{ErrorClass, PushItem, PushReply, PushRequest, Pushed, RequestError, RequestId};
+use crate::leader::{AtLeader, Verb};
 use crate::node::Node;
 use crate::partition::{Ask, PushAsk, PushAskItem};
 
@@ -132,14 +133,14 @@ impl Node {
                 .iter()
                 .map(|place| &*request.items[*place].transaction_id);
             let ask = push_ask(part, key.clone(), Arc::clone(&row), transaction_ids);
-            let partition = self.partition_of_slot(Slot::of(row.id, &part.lane));
-            let answer = partition.ask(Ask::Push(ask), part.frames.len()).await?;
+            let partition = self.partition_of_slot(Slot::of(row.id, &part.lane)).id;
+            let answer = self.at_leader(partition, ask).await?;
             tries += 1;
             match answer {
                 Reply::Pushed(pushed) if pushed.items.len() == part.places.len() => return Ok(pushed),
                 Reply::Refused(Refusal::QueueGone) if tries <= STALE_RETRIES_MAX => {
                     // Deleted meanwhile: a push makes the queue anew.
-                    self.inner.catalog.read_index().await?;
+                    self.catalog_up_to_date().await?;
                     row = self.queue_for_push(&part.queue).await?;
                 }
                 Reply::Refused(Refusal::PlanOutdated) if tries <= STALE_RETRIES_MAX => {}
@@ -147,6 +148,35 @@ impl Node {
                 reply => return Err(unexpected(&reply)),
             }
         }
+    }
+}
+
+impl AtLeader for PushAsk {
+    const VERB: Verb = Verb::Push;
+    const WRITES: bool = true;
+    type Answer = Reply;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<Reply, RequestError> {
+        node.check_disk()?;
+        let partition = node.own_partition(group)?;
+        let bytes = self.block.len();
+        partition.ask(Ask::Push(self), bytes).await
+    }
+
+    fn take_payload(&mut self) -> Vec<Bytes> {
+        vec![std::mem::take(&mut self.block)]
+    }
+
+    /// Every replica will read these frames as it applies the entry, so they are proven first.
+    fn set_payload(&mut self, payload: Bytes) -> bool {
+        let mut frames = codec::frames(&payload);
+        let fit = self.items.iter().all(|item| {
+            let frame = frames.next();
+            matches!(frame, Some(Ok(frame)) if frame.bytes == item.frame_bytes)
+        });
+        let fit = fit && frames.next().is_none();
+        self.block = payload;
+        fit
     }
 }
 
@@ -246,7 +276,7 @@ mod tests {
 
     #[test]
     fn maybe_stored_part_names_the_transaction_ids() {
-        let message = |class| with_push_remedy(RequestError::new(class, "code", "why")).message;
+        let message = |class| with_push_remedy(RequestError::new(class, "retry", "why")).message;
         assert!(message(ErrorClass::OutcomeUnknown).contains("same transaction ids"));
         assert_eq!(message(ErrorClass::Overloaded), "why");
     }

@@ -3,24 +3,28 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use laneway_core::ids::{LaneId, Offset, QueueId};
+use futures_util::future::try_join_all;
+use laneway_core::ids::{LaneId, Offset, PartitionId, QueueId};
 use laneway_core::partition::{LaneCounts, QueueCounts};
 use laneway_core::settings::QueueRow;
 use laneway_core::time::{LeaseTime, Stamps, WallTime};
+
+use serde::{Deserialize, Serialize};
 
 use super::dead_letters::read_one;
 use crate::api::{
     Counts, LaneInfo, MessageGroup, MessageInfo, MessageStatus, QUEUE_MODE_GROUP, QueueInfo, QueueMetrics,
     RequestError,
 };
+use crate::leader::{AtLeader, Verb};
 use crate::node::Node;
 use crate::partition::{PartitionHandle, Running, Stores};
 
 /// Lanes of one queue that are shown one by one.
 const LANES_SHOWN_MAX: usize = 10_000;
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Sum {
     counts: QueueCounts,
     consumed: u64,
     retained_bytes: u64,
@@ -29,7 +33,7 @@ struct Sum {
 impl Node {
     /// All queues, with counters that are exact sums over the partitions.
     pub async fn queues(&self) -> Result<Vec<QueueInfo>, RequestError> {
-        self.inner.catalog.read_index().await?;
+        self.catalog_up_to_date().await?;
         let rows: Vec<QueueRow> = self
             .inner
             .catalog
@@ -48,17 +52,10 @@ impl Node {
 
     async fn sums(&self, with_bytes: bool) -> Result<BTreeMap<QueueId, Sum>, RequestError> {
         let mut sums: BTreeMap<QueueId, Sum> = BTreeMap::new();
-        for partition in &self.inner.partitions {
-            let found = partition.look_linear(move |running| {
-                let queues: Vec<QueueId> = running.machine.queue_ids().collect();
-                queues
-                    .into_iter()
-                    .map(|queue| (queue, sum_of(running, queue, with_bytes)))
-                    .collect::<Vec<_>>()
-            });
-            for (queue, part) in found.await? {
-                add(sums.entry(queue).or_default(), part);
-            }
+        let partitions = self.inner.partitions.iter();
+        let parts = partitions.map(|partition| self.at_leader(partition.id, Sums { with_bytes }));
+        for (queue, part) in try_join_all(parts).await?.into_iter().flatten() {
+            add(sums.entry(queue).or_default(), part);
         }
         Ok(sums)
     }
@@ -89,42 +86,20 @@ impl Node {
 
     /// One queue with its lanes; `None` when there is no such queue.
     pub async fn queue(&self, name: &str) -> Result<Option<QueueInfo>, RequestError> {
-        self.inner.catalog.read_index().await?;
+        self.catalog_up_to_date().await?;
         let Some(row) = self.known_queue(name) else {
             return Ok(None);
         };
         let mut sum = Sum::default();
         let mut lanes = Vec::new();
-        for partition in &self.inner.partitions {
-            let queue = row.id;
-            let (part, found) = partition
-                .look_linear(move |running| (sum_of(running, queue, true), lanes_of(running, queue)))
-                .await?;
+        let partitions = self.inner.partitions.iter();
+        let parts = partitions.map(|partition| self.at_leader(partition.id, DescribeQueue(row.id)));
+        for (part, found) in try_join_all(parts).await? {
             add(&mut sum, part);
-            lanes.extend(self.with_stamps(partition, found).await?);
+            lanes.extend(found);
         }
         lanes.sort_by_key(|lane| lane.lane);
         Ok(Some(queue_info(row, sum, lanes)))
-    }
-
-    async fn with_stamps(
-        &self,
-        partition: &Arc<PartitionHandle>,
-        lanes: Vec<(LaneInfo, Offset, Offset)>,
-    ) -> Result<Vec<LaneInfo>, RequestError> {
-        let stores = partition.stores()?;
-        let fill = move || {
-            let mut infos = Vec::with_capacity(lanes.len());
-            for (mut info, head, tail) in lanes {
-                info.oldest = stamp_of(&stores, info.lane, head, tail);
-                info.newest = stamp_of(&stores, info.lane, Offset(tail.0.saturating_sub(1)), tail);
-                infos.push(info);
-            }
-            infos
-        };
-        tokio::task::spawn_blocking(fill)
-            .await
-            .map_err(|error| super::pop::unreadable(&error))
     }
 
     /// One message with all that is known of it; `None` when there is none with this transaction id on the lane.
@@ -133,9 +108,88 @@ impl Node {
         lane: LaneId,
         transaction_id: &str,
     ) -> Result<Option<MessageInfo>, RequestError> {
-        let partition = self.partition_of_lane(lane);
+        let partition = self.partition_of_lane(lane).id;
+        let transaction_id = transaction_id.into();
+        self.at_leader(partition, FindMessage { lane, transaction_id })
+            .await
+    }
+}
+
+async fn with_stamps(
+    partition: &Arc<PartitionHandle>,
+    lanes: Vec<(LaneInfo, Offset, Offset)>,
+) -> Result<Vec<LaneInfo>, RequestError> {
+    let stores = partition.stores()?;
+    let fill = move || {
+        let mut infos = Vec::with_capacity(lanes.len());
+        for (mut info, head, tail) in lanes {
+            info.oldest = stamp_of(&stores, info.lane, head, tail);
+            info.newest = stamp_of(&stores, info.lane, Offset(tail.0.saturating_sub(1)), tail);
+            infos.push(info);
+        }
+        infos
+    };
+    tokio::task::spawn_blocking(fill)
+        .await
+        .map_err(|error| super::pop::unreadable(&error))
+}
+
+/// Sums over the lanes of each queue.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Sums {
+    with_bytes: bool,
+}
+
+impl AtLeader for Sums {
+    const VERB: Verb = Verb::Sums;
+    const WRITES: bool = false;
+    type Answer = Vec<(QueueId, Sum)>;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<Self::Answer, RequestError> {
+        let sums = move |running: &Running| {
+            let queues = running.machine.queue_ids();
+            queues
+                .map(|queue| (queue, sum_of(running, queue, self.with_bytes)))
+                .collect()
+        };
+        node.own_partition(group)?.look_linear(sums).await
+    }
+}
+
+/// One queue's sums and lanes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DescribeQueue(QueueId);
+
+impl AtLeader for DescribeQueue {
+    const VERB: Verb = Verb::DescribeQueue;
+    const WRITES: bool = false;
+    type Answer = (Sum, Vec<LaneInfo>);
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<Self::Answer, RequestError> {
+        let (partition, queue) = (node.own_partition(group)?, self.0);
+        let (sum, lanes) = partition
+            .look_linear(move |running| (sum_of(running, queue, true), lanes_of(running, queue)))
+            .await?;
+        Ok((sum, with_stamps(partition, lanes).await?))
+    }
+}
+
+/// All that is known of one message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct FindMessage {
+    lane: LaneId,
+    transaction_id: Arc<str>,
+}
+
+impl AtLeader for FindMessage {
+    const VERB: Verb = Verb::FindMessage;
+    const WRITES: bool = false;
+    type Answer = Option<MessageInfo>;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<Option<MessageInfo>, RequestError> {
+        let partition = node.own_partition(group)?;
         partition.read_index().await?;
-        let id: Arc<str> = transaction_id.into();
+        let (lane, id) = (self.lane, self.transaction_id);
         let wanted = Arc::clone(&id);
         let dead = partition.look(move |running| {
             let mut rows = running.machine.dead_letters_of_lane(lane);
@@ -149,7 +203,7 @@ impl Node {
             Some(row) => Some(row.offset),
             None => {
                 let any_group: Arc<str> = QUEUE_MODE_GROUP.into();
-                let found = self.resolve(partition, lane, &any_group, None, &[id]).await?;
+                let found = node.resolve(partition, lane, &any_group, None, &[id]).await?;
                 found.into_iter().flatten().next_back()
             }
         };

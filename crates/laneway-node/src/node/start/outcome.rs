@@ -115,6 +115,16 @@ pub enum StartError {
         /// Why.
         what: String,
     },
+    /// The port for peers is not to be had.
+    #[error(
+        "cannot listen for peers on {listen}: {source}; stop the process that listens there or correct peer_listen"
+    )]
+    PeerPort {
+        /// As configured.
+        listen: String,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
     /// The operating system refused something.
     #[error("{what}: {source}")]
     Io {

@@ -4,32 +4,141 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use laneway_core::command::{Command, ReleaseClaim};
-use laneway_core::ids::{LaneId, LeaseId, MessageId, Offset};
-use laneway_core::reply::{Claimed, ClaimedLane, Reply};
-use laneway_core::settings::QueueRow;
+use laneway_core::ids::{LaneId, LeaseId, MessageId, Offset, PartitionId};
+use laneway_core::reply::{Claimed, ClaimedLane, Refusal, Reply};
 use laneway_storage::payload::StoredMessage;
+use serde::{Deserialize, Serialize};
 
-use super::super::unexpected;
+use super::super::{refused, unexpected};
 use crate::api::{ErrorClass, PopReply, PoppedLane, PoppedMessage, RequestError};
 use crate::claim_guard::ClaimGuard;
-use crate::partition::{Ask, PartitionHandle, Stores};
+use crate::leader::{AtLeader, Verb};
+use crate::node::Node;
+use crate::partition::{Ask, ClaimAsk, PartitionHandle, Stores};
 use crate::span_cache::SpanCache;
 
+/// A claim with its messages.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    pub(super) ask: ClaimAsk,
+    pub(super) queue_name: Arc<str>,
+    /// Bytes of messages in the answer; what has no room is given back.
+    pub(super) bytes_max: u64,
+    /// By the client, who names transaction ids.
+    pub(super) will_be_acked: bool,
+}
+
+/// What was claimed and read.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Delivered {
+    lease_id: LeaseId,
+    lanes: Vec<PoppedLane>,
+    /// Of each message in order, while the payloads travel by themselves.
+    payload_bytes: Vec<u32>,
+}
+
+impl AtLeader for Claim {
+    const VERB: Verb = Verb::Claim;
+    const WRITES: bool = true;
+    type Answer = Option<Delivered>;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<Option<Delivered>, RequestError> {
+        let partition = node.own_partition(group)?;
+        match partition.ask(Ask::Claim(self.ask), 0).await? {
+            Reply::Claimed(claimed) if claimed.lanes.is_empty() => Ok(None),
+            Reply::Claimed(claimed) => {
+                let guard = ClaimGuard::of(&node, group, &claimed);
+                deliver(
+                    partition,
+                    guard,
+                    &self.queue_name,
+                    claimed,
+                    self.bytes_max,
+                    self.will_be_acked,
+                )
+                .await
+            }
+            // Deleted meanwhile: there is nothing to get, and the next look finds the queue as it is then.
+            Reply::Refused(Refusal::QueueGone) => Ok(None),
+            Reply::Refused(refusal) => Err(refused(refusal)),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    fn take_answer_payload(answer: &mut Option<Delivered>) -> Vec<Bytes> {
+        let Some(delivered) = answer else {
+            return Vec::new();
+        };
+        let mut payloads = Vec::new();
+        for message in delivered.messages() {
+            payloads.push(std::mem::take(&mut message.payload));
+        }
+        delivered.payload_bytes = payloads
+            .iter()
+            .map(|payload| u32::try_from(payload.len()).expect("a request body is far below 4 GiB"))
+            .collect();
+        payloads
+    }
+
+    fn set_answer_payload(answer: &mut Option<Delivered>, mut payload: Bytes) -> bool {
+        let Some(delivered) = answer else {
+            return payload.is_empty();
+        };
+        let mut lengths = std::mem::take(&mut delivered.payload_bytes).into_iter();
+        for message in delivered.messages() {
+            let bytes = lengths.next().map(|bytes| bytes as usize);
+            let Some(bytes) = bytes.filter(|bytes| *bytes <= payload.len()) else {
+                return false;
+            };
+            message.payload = payload.split_to(bytes);
+        }
+        payload.is_empty() && lengths.next().is_none()
+    }
+}
+
+impl Delivered {
+    fn messages(&mut self) -> impl Iterator<Item = &mut PoppedMessage> {
+        self.lanes.iter_mut().flat_map(|lane| &mut lane.messages)
+    }
+}
+
+impl Node {
+    /// Claims at the leader. The claim of a pop that nobody waits for any more by the time of the answer is given back.
+    pub(super) async fn claim_at_leader(
+        &self,
+        partition: PartitionId,
+        claim: Claim,
+    ) -> Result<Option<PopReply>, RequestError> {
+        let node = self.clone();
+        // A task of its own: who stops waiting for it drops the answer, not the question.
+        let claiming = tokio::spawn(async move {
+            let delivered = node.at_leader(partition, claim).await?;
+            Ok(delivered.map(|Delivered { lease_id, lanes, .. }| {
+                let claimed = lanes.iter().map(|lane| lane.lane).collect();
+                PopReply {
+                    guards: vec![ClaimGuard::new(&node, partition, lease_id, claimed)],
+                    lease_id: Some(lease_id),
+                    lanes,
+                }
+            }))
+        });
+        claiming.await.unwrap_or_else(|error| Err(unreadable(&error)))
+    }
+}
+
 /// Reads what was claimed; `None` when all of it was deleted meanwhile. What has no room in the answer or cannot be read is
-/// given back; it is an error when nothing can be read. `will_be_acked`: by the client, who names transaction ids.
-pub(super) async fn deliver(
+/// given back; it is an error when nothing can be read. What is answered is for the gateway to give back.
+async fn deliver(
     partition: &Arc<PartitionHandle>,
-    row: &QueueRow,
+    mut guard: ClaimGuard,
+    queue: &Arc<str>,
     mut claimed: Claimed,
     bytes_max: u64,
     will_be_acked: bool,
-) -> Result<Option<PopReply>, RequestError> {
+) -> Result<Option<Delivered>, RequestError> {
     let lease_id = claimed.lease_id;
-    let guarded = claimed.lanes.iter().map(|lane| lane.lane).collect();
-    let mut guard = ClaimGuard::new(Arc::clone(partition), lease_id, guarded);
     let stores = partition.stores()?;
     cut_to_fit(partition, &stores, &mut claimed, bytes_max).await?;
-    let queue: Arc<str> = row.name.as_str().into();
     let mut lanes = Vec::with_capacity(claimed.lanes.len());
     let mut damage = None;
     for lane in claimed.lanes {
@@ -50,7 +159,7 @@ pub(super) async fn deliver(
             remember_span(&stores, lease_id, &lane, &stored);
         }
         lanes.push(PoppedLane {
-            queue: Arc::clone(&queue),
+            queue: Arc::clone(queue),
             name: lane.name.as_str().into(),
             lane: lane.lane,
             attempt: lane.attempt,
@@ -63,10 +172,11 @@ pub(super) async fn deliver(
     if lanes.is_empty() {
         return damage.map_or(Ok(None), Err);
     }
-    Ok(Some(PopReply {
-        lease_id: Some(lease_id),
+    guard.keep();
+    Ok(Some(Delivered {
+        lease_id,
         lanes,
-        guards: vec![guard],
+        payload_bytes: Vec::new(),
     }))
 }
 

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
-use laneway_core::command::{Ack, AckItem, AckStatus, Command};
-use laneway_core::ids::{LaneId, LeaseId, Offset};
+use laneway_core::command::{Ack, AckItem, AckStatus};
+use laneway_core::ids::{LaneId, Offset};
 use laneway_core::reply::{Acked, AckedItem, Reply};
 
+use super::super::plain::PlainCommand;
 use super::super::{refused, unexpected};
 use crate::api::{ErrorClass, PopReply, RequestError};
+use crate::claim_guard::ClaimGuard;
 use crate::node::Node;
-use crate::partition::{Ask, PartitionHandle};
 
 /// What became of one lane of the answer.
 struct Settled {
@@ -35,13 +35,7 @@ impl Node {
             let ends = &ends;
             guard.lanes().iter().filter_map(move |lane| {
                 let last = *ends.get(lane)?;
-                Some(settle_lane(
-                    guard.partition(),
-                    *lane,
-                    group,
-                    guard.lease_id(),
-                    last,
-                ))
+                Some(self.settle_lane(guard, *lane, group, last))
             })
         });
         let mut worst: Option<RequestError> = None;
@@ -78,34 +72,28 @@ impl Node {
             None => Ok(reply),
         }
     }
-}
 
-async fn settle_lane(
-    partition: &PartitionHandle,
-    lane: LaneId,
-    group: &str,
-    lease_id: LeaseId,
-    last: Offset,
-) -> Settled {
-    let item = AckItem {
-        status: AckStatus::Completed,
-        candidates: vec![last],
-        transaction_id: None,
-        error: None,
-    };
-    let ack = Ack {
-        request: None,
-        lane,
-        group: group.to_owned(),
-        lease_id: Some(lease_id),
-        items_hash: u128::from(last.0),
-        items: vec![item],
-    };
-    let outcome = partition
-        .ask(Ask::Command(Command::Ack(ack), Bytes::new()), 0)
-        .await
-        .and_then(accepted);
-    Settled { lane, outcome }
+    async fn settle_lane(&self, guard: &ClaimGuard, lane: LaneId, group: &str, last: Offset) -> Settled {
+        let item = AckItem {
+            status: AckStatus::Completed,
+            candidates: vec![last],
+            transaction_id: None,
+            error: None,
+        };
+        let ack = Ack {
+            request: None,
+            lane,
+            group: group.to_owned(),
+            lease_id: Some(guard.lease_id()),
+            items_hash: u128::from(last.0),
+            items: vec![item],
+        };
+        let settled = self.at_leader(guard.partition(), PlainCommand::Ack(ack)).await;
+        Settled {
+            lane,
+            outcome: settled.and_then(accepted),
+        }
+    }
 }
 
 fn accepted(reply: Reply) -> Result<Acked, RequestError> {

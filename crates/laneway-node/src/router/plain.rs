@@ -1,0 +1,73 @@
+//! Requests that are proposed as they are, or that only ask whether there is a quorum.
+
+use bytes::Bytes;
+use laneway_core::command::{Ack, Command, Extend, ReleaseClaim};
+use laneway_core::ids::{LaneId, LeaseId, PartitionId};
+use laneway_core::reply::Reply;
+use serde::{Deserialize, Serialize};
+
+use crate::api::RequestError;
+use crate::leader::{AtLeader, Verb};
+use crate::node::Node;
+use crate::partition::Ask;
+
+/// A command that needs nothing of the leader's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum PlainCommand {
+    Ack(Ack),
+    Extend(Extend),
+    Release(ReleaseClaim),
+}
+
+impl AtLeader for PlainCommand {
+    const VERB: Verb = Verb::Command;
+    const WRITES: bool = true;
+    type Answer = Reply;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<Reply, RequestError> {
+        let command = match self {
+            Self::Ack(ack) => Command::Ack(ack),
+            Self::Extend(extend) => Command::Extend(extend),
+            Self::Release(release) => Command::ReleaseClaim(release),
+        };
+        let partition = node.own_partition(group)?;
+        partition.ask(Ask::Command(command, Bytes::new()), 0).await
+    }
+}
+
+impl Node {
+    /// Gives a claim back, uncharged, if the leader can be reached; else it runs to its deadline.
+    pub(crate) fn release(&self, partition: PartitionId, lease_id: LeaseId, lanes: Vec<LaneId>) {
+        if self.leads(partition)
+            && let Some(partition) = self.partition(partition)
+        {
+            partition.release(lease_id, lanes);
+            return;
+        }
+        // Without a runtime the process ends.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let lanes = lanes.into_iter().map(|lane| (lane, None)).collect();
+            let node = self.clone();
+            runtime.spawn(async move {
+                let release = PlainCommand::Release(ReleaseClaim { lease_id, lanes });
+                if let Err(error) = node.at_leader(partition, release).await {
+                    tracing::debug!(%partition, %error, "a claim that nobody received runs to its deadline");
+                }
+            });
+        }
+    }
+}
+
+/// Whether a leader has a quorum behind it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Confirm;
+
+impl AtLeader for Confirm {
+    const VERB: Verb = Verb::Confirm;
+    const WRITES: bool = false;
+    type Answer = ();
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<(), RequestError> {
+        node.own_partition(group)?.read_index().await
+    }
+}
