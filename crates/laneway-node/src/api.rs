@@ -52,8 +52,9 @@ pub enum ErrorClass {
 }
 
 /// Codes of refusals, as in the wire contract.
-const CODES: [&str; 11] = [
+const CODES: [&str; 12] = [
     "bad_request",
+    "conflict",
     "internal",
     "name_too_long",
     "no_leader",

@@ -18,6 +18,7 @@ mod caller;
 mod catalog;
 mod claim_guard;
 mod clock;
+mod cluster;
 mod identity;
 mod leader;
 mod maintenance;

@@ -5,6 +5,7 @@ mod standing;
 mod start;
 mod status;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,6 +43,9 @@ pub(crate) struct Inner {
     pub(crate) limits: Arc<NodeLimits>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) peers: Option<Peers>,
+    /// Of all nodes of the cluster file, for people.
+    pub(crate) addresses: BTreeMap<u16, String>,
+    takeover: Duration,
     data_dir: PathBuf,
     started: Instant,
     pub(crate) catalog: Arc<CatalogHandle>,
@@ -87,11 +91,12 @@ impl Node {
     fn run_with_peers(&self) {
         let Some(peers) = &self.inner.peers else { return };
         let founding = founding::found_or_join(self.clone(), peers.clone());
+        let tending = crate::cluster::tend(self.clone(), self.inner.takeover);
         self.inner
             .tasks
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(tokio::spawn(founding));
+            .extend([tokio::spawn(founding), tokio::spawn(tending)]);
     }
 
     /// Stops: no request is taken any more, what is in the log is on disk. Idempotent.
@@ -100,6 +105,7 @@ impl Node {
         for task in std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner)) {
             task.abort();
         }
+        self.hand_over().await;
         let inner = Arc::clone(&self.inner);
         if tokio::task::spawn_blocking(move || inner.maintenance.stop())
             .await

@@ -96,6 +96,7 @@ pub(crate) async fn open_group(
         applied,
         fsm,
         context.peers.clone(),
+        None,
     )
     .await
     .map_err(|error| start_error(error.to_string()))?;

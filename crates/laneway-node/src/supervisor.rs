@@ -18,6 +18,9 @@ const PANICS_AT_ONE_INDEX_MAX: u32 = 3;
 /// Pause before a restart; doubles with each panic at one index.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
+/// Why an actor ends whose replica is to be opened on the snapshot that was put in place.
+pub(crate) const SNAPSHOT_PLACED: &str = "a snapshot was put in place";
+
 /// A replica, with what it takes to open it again.
 #[derive(Clone, Debug)]
 pub(crate) enum Replica {
@@ -134,6 +137,11 @@ impl Watch {
             shut(replica.detach(None));
             return;
         }
+        if reason == SNAPSHOT_PLACED {
+            tracing::info!(partition = %replica.id(), "partition opens on a snapshot");
+            restart_after(Duration::ZERO, myself.clone(), replica);
+            return;
+        }
         let index = replica.applied_index();
         let (at, panics) = self.panics.entry(replica.id()).or_insert((index, 0));
         if *at != index {
@@ -148,10 +156,21 @@ impl Watch {
             shut(replica.detach(Some(why)));
             return;
         }
-        shut(replica.detach(None));
         let pause = RESTART_PAUSE * 2u32.saturating_pow(panics - 1);
-        myself.send_after(pause, move || SupervisorMsg::Restart(replica));
+        restart_after(pause, myself.clone(), replica);
     }
+}
+
+/// Opens a replica again once its old group has let go of the log.
+fn restart_after(pause: Duration, supervisor: ActorRef<SupervisorMsg>, replica: Replica) {
+    let group = replica.detach(None);
+    tokio::spawn(async move {
+        if let Some(group) = group {
+            group.shutdown().await;
+        }
+        tokio::time::sleep(pause).await;
+        drop(supervisor.cast(SupervisorMsg::Restart(replica)));
+    });
 }
 
 /// A group whose machine is gone must not go on.

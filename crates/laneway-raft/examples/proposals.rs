@@ -191,6 +191,7 @@ async fn open_group(
         AppliedState::default(),
         fsm,
         None,
+        None,
     );
     let mut received = received;
     let mut open = Box::pin(open);

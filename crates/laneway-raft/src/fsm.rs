@@ -36,6 +36,9 @@ pub enum FsmMsg {
         /// Where to send its name.
         reply: oneshot::Sender<Option<CheckpointName>>,
     },
+    /// A snapshot of the leader was put in place: what the machine holds, and its files, are those of the past. It must end, the
+    /// group with it, and be opened anew from disk. Entries may still come before it has.
+    SnapshotPlaced,
     /// The group ended by itself and will do nothing more. Not sent after [`Group::shutdown`](crate::Group::shutdown).
     Stopped {
         /// For the log: what ended it.

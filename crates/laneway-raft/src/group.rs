@@ -1,6 +1,7 @@
 //! One replicated log and its tasks.
 
 mod error;
+mod members;
 mod options;
 mod propose;
 mod read;
@@ -18,7 +19,10 @@ use openraft::ServerState;
 use openraft::errors::RaftError;
 use tokio::sync::{mpsc, oneshot, watch as latest};
 
-pub use self::error::{InitializeError, NameCheckpointError, OpenError, PurgeError, ReadIndexError};
+pub use self::error::{
+    ChangeError, InitializeError, NameCheckpointError, OpenError, PurgeError, ReadIndexError, TransferError,
+};
+pub use self::members::{Members, TRANSFER_LAG_MAX};
 pub use self::options::{ELECTION_MS_MAX, ELECTION_MS_MIN, GroupOptions, HEARTBEAT_MS};
 use self::propose::{Proposal, Proposer};
 use self::read::Reader;
@@ -29,6 +33,7 @@ use crate::log_store::{LogStore, Unsynced};
 use crate::machine::{Machine, Named};
 use crate::network::PeerNetwork;
 use crate::peer::{Peers, Registration};
+use crate::snapshot::{Receiver, SnapshotStore};
 use crate::types::Types;
 
 /// Longest wait of [`Group::purge`] for the log to be purged on disk.
@@ -54,6 +59,8 @@ struct Inner {
     leadership: latest::Receiver<Leadership>,
     views: Views,
     closing: Arc<AtomicBool>,
+    /// The log behind the one that it holds is not purged.
+    snapshots: Option<Arc<dyn SnapshotStore>>,
     /// Taken when the group ends: peers that call are told that it is not here.
     registration: Mutex<Option<Registration>>,
 }
@@ -65,6 +72,33 @@ struct Views {
     /// Up to which index the log is purged on disk.
     purged: latest::Receiver<Option<u64>>,
     unsynced: Weak<Unsynced>,
+}
+
+/// How peers reach a group.
+struct Reached {
+    registration: Option<Registration>,
+    snapshots: Option<Arc<dyn SnapshotStore>>,
+}
+
+impl Reached {
+    fn open(
+        raft: &Raft,
+        partition: laneway_core::ids::PartitionId,
+        fsm: &mpsc::UnboundedSender<FsmMsg>,
+        peers: Option<Peers>,
+        snapshots: Option<Arc<dyn SnapshotStore>>,
+    ) -> Self {
+        let registration = peers.map(|peers| {
+            let receiver = snapshots
+                .clone()
+                .map(|store| Receiver::new(partition, store, peers.clone(), fsm.clone()));
+            peers.register(partition, raft.clone(), receiver)
+        });
+        Self {
+            registration,
+            snapshots,
+        }
+    }
 }
 
 /// What a replica is doing.
@@ -97,6 +131,8 @@ pub struct GroupMetrics {
     pub applied: Option<u64>,
     /// Index up to which its log is purged.
     pub purged: Option<u64>,
+    /// How long ago a quorum last acknowledged this leader; `None` on others, and before the first time.
+    pub since_quorum: Option<Duration>,
     /// Whether its entries wait for room on this node's disk. Nothing is lost; everything proposed waits with them.
     pub waits_for_room: bool,
     /// What it is doing.
@@ -106,7 +142,8 @@ pub struct GroupMetrics {
 impl Group {
     /// Opens the group over its part of the WAL, replays the committed entries above `applied` through `fsm` and starts it.
     ///
-    /// `peers` are the way to the other voters; without them only a group of one voter elects and commits.
+    /// `peers` are the way to the other voters; without them only a group of one voter elects and commits. `snapshots` are what is
+    /// sent to replicas that are too far behind, and received if this one is; without them it stays behind.
     ///
     /// `recovered` is what the WAL found for this partition; `applied` is what the machine behind `fsm` holds already. Replayed
     /// entries come as [`FsmMsg::Apply`] *before* this returns: the machine must be running, so call this in a task of its own.
@@ -121,6 +158,7 @@ impl Group {
         applied: AppliedState,
         fsm: mpsc::UnboundedSender<FsmMsg>,
         peers: Option<Peers>,
+        snapshots: Option<Arc<dyn SnapshotStore>>,
     ) -> Result<Self, OpenError> {
         let config = Arc::new(options.config()?);
         let vote = recovered.vote.as_deref().map(format::decode_vote).transpose()?;
@@ -147,8 +185,14 @@ impl Group {
 
         let (log, purged) = LogStore::new(wal, options.partition, vote, committed);
         let unsynced = Arc::downgrade(&log.unsynced());
-        let (machine, named) = Machine::new(fsm.clone(), membership, newest);
-        let network = PeerNetwork::new(options.partition, peers.clone());
+        let (machine, named) = Machine::new(
+            fsm.clone(),
+            membership,
+            newest,
+            log.unsynced().durable(),
+            snapshots.clone(),
+        );
+        let network = PeerNetwork::new(options.partition, peers.clone(), snapshots.clone());
         let build = Raft::build(options.node_id, config, network, log, machine);
         let raft = Box::pin(build).await.map_err(|fatal| OpenError::Replay {
             reason: fatal.to_string(),
@@ -160,8 +204,8 @@ impl Group {
             purged,
             unsynced,
         };
-        let registration = peers.map(|peers| peers.register(options.partition, raft.clone()));
-        Ok(Self::start(raft, &options, fsm, term, views, registration))
+        let reached = Reached::open(&raft, options.partition, &fsm, peers, snapshots);
+        Ok(Self::start(raft, &options, fsm, term, views, reached))
     }
 
     fn start(
@@ -170,7 +214,7 @@ impl Group {
         fsm: mpsc::UnboundedSender<FsmMsg>,
         term: u64,
         views: Views,
-        registration: Option<Registration>,
+        reached: Reached,
     ) -> Self {
         let closing = Arc::new(AtomicBool::new(false));
         let (watcher, leadership) =
@@ -194,7 +238,8 @@ impl Group {
             leadership,
             views,
             closing,
-            registration: Mutex::new(registration),
+            snapshots: reached.snapshots,
+            registration: Mutex::new(reached.registration),
         };
         Self {
             inner: Arc::new(inner),
@@ -274,6 +319,7 @@ impl Group {
     /// Figures of this replica.
     #[must_use]
     pub fn metrics(&self) -> GroupMetrics {
+        use openraft::Instant;
         use openraft::async_runtime::watch::WatchReceiver;
 
         let metrics = self.inner.raft.metrics();
@@ -285,6 +331,7 @@ impl Group {
             committed: metrics.local_committed.map(|id| id.index),
             applied: metrics.last_applied.map(|id| id.index),
             purged: metrics.purged.map(|id| id.index),
+            since_quorum: metrics.last_quorum_acked.map(|at| at.elapsed()),
             waits_for_room: self
                 .inner
                 .views
@@ -334,7 +381,8 @@ impl Group {
         Ok(newest)
     }
 
-    /// Purges the log up to `index`, inclusive, but not beyond the newest checkpoint, which it asks for first.
+    /// Purges the log up to `index`, inclusive, but not beyond the newest checkpoint, which it asks for first, nor beyond a
+    /// snapshot that is held for sending.
     ///
     /// Returns up to where the log is purged on disk now. That may be less than asked: followers may still need entries (they
     /// go when they no longer do), or the disk took longer than [`PURGE_WAIT_MS_MAX`].
@@ -346,7 +394,14 @@ impl Group {
         let Some(name) = named else {
             return Err(PurgeError::NoCheckpoint);
         };
-        let upto = index.min(name.index);
+        let held = self
+            .inner
+            .snapshots
+            .as_ref()
+            .and_then(|snapshots| snapshots.held());
+        let upto = held
+            .map_or(name.index, |held| held.index.min(name.index))
+            .min(index);
         let mut purged = self.inner.views.purged.clone();
         if *purged.borrow_and_update() < Some(upto) {
             self.inner

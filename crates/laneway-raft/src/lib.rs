@@ -17,7 +17,7 @@
 //! # Absent on purpose
 //!
 //! No snapshot by count or size, no clock-based reads, no retry of a proposal (its owner knows whether a repeat is harmless).
-//! Snapshots are not sent yet: a replica that needs entries which its leader has purged stays behind.
+//! A snapshot is not installed into a running machine: that is opened anew on it ([`FsmMsg::SnapshotPlaced`]).
 
 mod format;
 mod fsm;
@@ -28,15 +28,18 @@ mod network;
 mod node_id;
 mod peer;
 mod responder;
+mod snapshot;
 mod types;
 
 pub use fsm::{AppliedState, CheckpointName, CommittedEntry, CommittedPayload, FsmMsg, Leadership};
 pub use group::{
-    ELECTION_MS_MAX, ELECTION_MS_MIN, Group, GroupMetrics, GroupOptions, GroupState, HEARTBEAT_MS,
-    InitializeError, NameCheckpointError, OpenError, PURGE_WAIT_MS_MAX, PurgeError, ReadIndexError,
+    ChangeError, ELECTION_MS_MAX, ELECTION_MS_MIN, Group, GroupMetrics, GroupOptions, GroupState,
+    HEARTBEAT_MS, InitializeError, Members, NameCheckpointError, OpenError, PURGE_WAIT_MS_MAX, PurgeError,
+    ReadIndexError, TRANSFER_LAG_MAX, TransferError,
 };
 pub use node_id::{GENERATION_MAX, node_id, node_number};
 pub use peer::{
     GENERATION_TAKEOVER, NodeIntroduction, PeerCallError, PeerListener, PeerOptions, PeerService, PeerStream,
     PeerTransport, PeerView, Peers, TcpTransport, check_peer_bytes,
 };
+pub use snapshot::{SNAPSHOT_CHUNK_BYTES_MAX, SnapshotPart, SnapshotStore};

@@ -14,7 +14,7 @@ use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::{oneshot, watch};
 
-pub(crate) use self::unsynced::Unsynced;
+pub(crate) use self::unsynced::{Durable, Unsynced};
 use crate::format;
 use crate::types::{Entry, LogId, Types, Vote};
 

@@ -1,6 +1,7 @@
 //! openraft's view of the state machine, which lives behind a channel.
 
 use std::io;
+use std::sync::Arc;
 
 use futures_util::stream::{Stream, TryStreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
@@ -9,6 +10,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::format;
 use crate::fsm::{CheckpointName, CommittedEntry, CommittedPayload, FsmMsg};
+use crate::log_store::Durable;
+use crate::snapshot::SnapshotStore;
 use crate::types::{Entry, EntryBody, LeaderId, LogId, Payload, StoredMembership, Types};
 
 /// Bytes of bodies that one [`FsmMsg::Apply`] carries, counted before the last entry is added.
@@ -33,6 +36,8 @@ pub(crate) struct Machine {
     applied: Option<LogId>,
     membership: StoredMembership,
     named: watch::Sender<Named>,
+    durable: Durable,
+    snapshots: Option<Arc<dyn SnapshotStore>>,
 }
 
 impl Machine {
@@ -41,6 +46,8 @@ impl Machine {
         fsm: mpsc::UnboundedSender<FsmMsg>,
         membership: StoredMembership,
         newest: Option<CheckpointName>,
+        durable: Durable,
+        snapshots: Option<Arc<dyn SnapshotStore>>,
     ) -> (Self, watch::Receiver<Named>) {
         let applied = newest
             .as_ref()
@@ -52,6 +59,8 @@ impl Machine {
                 applied,
                 membership,
                 named,
+                durable,
+                snapshots,
             },
             named_seen,
         )
@@ -89,9 +98,9 @@ impl Machine {
 #[error("the state machine failed")]
 struct MachineGone;
 
-/// Snapshots are not sent to this node yet.
+/// Snapshots are put in place beside a running group, see [`crate::snapshot`].
 #[derive(Debug, thiserror::Error)]
-#[error("installing a snapshot needs the peer transport, which this node does not have")]
+#[error("a snapshot is not installed through the group")]
 struct NoInstall;
 
 impl RaftStateMachine<Types> for Machine {
@@ -123,7 +132,10 @@ impl RaftStateMachine<Types> for Machine {
                 entries.push(entry);
                 responders.extend(responder);
             }
-            if !entries.is_empty() {
+            if let Some(index) = entries.last().map(|entry| entry.index) {
+                // Others may have committed it while it is on its way to the disk here. What is applied rests on the log: its
+                // payloads are read from there, and a checkpoint of it must not be ahead of it.
+                self.durable.reached(index).await?;
                 self.apply_batch(entries).await?;
                 self.applied = last;
                 responders.into_iter().for_each(|responder| responder.send(()));
@@ -147,9 +159,17 @@ impl RaftStateMachine<Types> for Machine {
         Err(io::Error::new(io::ErrorKind::Unsupported, NoInstall))
     }
 
-    // Answered from what was named last: the machine itself may be waiting for this very group to open.
+    // Answered from what was named last: the machine itself may be waiting for this very group to open. The snapshot that is
+    // held for sending comes first, though later checkpoints follow it: what is named is what openraft takes to be sent.
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
-        let newest = self.named.borrow().newest.clone();
+        // At the start openraft would install one that is ahead of the checkpoint; the log has those entries too.
+        let applied = self.applied.as_ref().map(|id| id.index);
+        let held = self
+            .snapshots
+            .as_ref()
+            .and_then(|snapshots| snapshots.held())
+            .filter(|held| Some(held.index) <= applied);
+        let newest = held.or_else(|| self.named.borrow().newest.clone());
         newest.map(snapshot).transpose()
     }
 }

@@ -25,6 +25,7 @@ use crate::fsm::CheckpointName;
 use crate::peer::{
     self, PeerCallError, Peers, Verb, WireStream, decode_append_response, decode_appended, decode_voted,
 };
+use crate::snapshot::SnapshotStore;
 use crate::types::{LeaderId, Types, Vote};
 
 /// Appends of one group to one peer that wait for their answer.
@@ -40,15 +41,23 @@ type Failure = RPCError<Types>;
 type Appended = Result<StreamAppendResult<Types>, Failure>;
 
 /// Makes links to the peers of one group.
-#[derive(Debug)]
 pub(crate) struct PeerNetwork {
     partition: PartitionId,
     peers: Option<Peers>,
+    snapshots: Option<Arc<dyn SnapshotStore>>,
 }
 
 impl PeerNetwork {
-    pub(crate) fn new(partition: PartitionId, peers: Option<Peers>) -> Self {
-        Self { partition, peers }
+    pub(crate) fn new(
+        partition: PartitionId,
+        peers: Option<Peers>,
+        snapshots: Option<Arc<dyn SnapshotStore>>,
+    ) -> Self {
+        Self {
+            partition,
+            peers,
+            snapshots,
+        }
     }
 }
 
@@ -60,16 +69,18 @@ impl RaftNetworkFactory<Types> for PeerNetwork {
             partition: self.partition,
             peer,
             peers: self.peers.clone(),
+            snapshots: self.snapshots.clone(),
         }
     }
 }
 
 /// One group's way to one peer.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct PeerLink {
-    partition: PartitionId,
-    peer: u64,
+    pub(crate) partition: PartitionId,
+    pub(crate) peer: u64,
     peers: Option<Peers>,
+    pub(crate) snapshots: Option<Arc<dyn SnapshotStore>>,
 }
 
 /// Why a call went nowhere.
@@ -116,6 +127,22 @@ impl PeerLink {
             .call_raft(self.peer, self.partition, within, verb, body)
             .await
             .map_err(|error| failure(&error))
+    }
+
+    /// A call about snapshots.
+    pub(crate) async fn call_bulk(
+        &self,
+        within: Duration,
+        verb: Verb,
+        body: Vec<bytes::Bytes>,
+    ) -> Result<bytes::Bytes, PeerCallError> {
+        let peers = self.peers.as_ref().ok_or_else(|| PeerCallError::NotConnected {
+            node: crate::node_number(self.peer),
+            reason: "this node has no peers".to_owned(),
+        })?;
+        peers
+            .call_bulk(self.peer, self.partition, within, verb, body)
+            .await
     }
 
     fn malformed(&self, reason: &impl ToString) -> Failure {
@@ -330,12 +357,11 @@ impl RaftNetworkV2<Types> for PeerLink {
 
     async fn full_snapshot(
         &mut self,
-        _vote: Vote,
-        _snapshot: openraft::Snapshot<LeaderId, u64, (), CheckpointName>,
-        _cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        vote: Vote,
+        snapshot: openraft::Snapshot<LeaderId, u64, (), CheckpointName>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        let error = io::Error::new(io::ErrorKind::Unsupported, "snapshots are not sent yet");
-        Err(Unreachable::new(&error).into())
+        self.send_snapshot(vote, snapshot.snapshot, cancel).await
     }
 }

@@ -34,15 +34,17 @@ pub use check::check_peer_bytes;
 use handshake::Class;
 pub use handshake::NodeIntroduction;
 use link::Link;
-pub(crate) use message::Verb;
+pub(crate) use message::{SnapshotAnswer, Verb};
 pub(crate) use message::{
-    decode_append_response, decode_appended, decode_voted, encode_append, encode_transfer, encode_vote,
+    decode_append_response, decode_appended, decode_snapshot_answer, decode_voted, encode_append,
+    encode_snapshot_offer, encode_snapshot_part, encode_snapshot_question, encode_transfer, encode_vote,
 };
 pub use transport::{PeerListener, PeerStream, PeerTransport, TcpTransport};
 pub use wire::PeerCallError;
 pub(crate) use wire::WireStream;
 
 use crate::group::Raft;
+use crate::snapshot::Receiver;
 
 type Answer = Result<Bytes, PeerCallError>;
 
@@ -83,6 +85,14 @@ pub struct PeerView {
     pub gone: bool,
 }
 
+/// A group that peers can reach.
+#[derive(Clone)]
+struct Member {
+    raft: Raft,
+    /// `None`: it takes and sends no snapshots.
+    receiver: Option<Arc<Receiver>>,
+}
+
 /// Connections to all peers. Cheap to clone; they close at [`Peers::shutdown`].
 #[derive(Clone)]
 pub struct Peers {
@@ -96,7 +106,7 @@ struct Inner {
     links: BTreeMap<(u16, Class), Arc<Link>>,
     views: BTreeMap<u16, watch::Sender<PeerView>>,
     callers: Mutex<HashMap<u16, Caller>>,
-    groups: RwLock<HashMap<PartitionId, Raft>>,
+    groups: RwLock<HashMap<PartitionId, Member>>,
     service: Arc<dyn PeerService>,
     stranger_logged: Mutex<Option<Instant>>,
     stopping: Stopping,
@@ -181,6 +191,20 @@ impl Peers {
         self.inner.call(key, Some(raft_id), partition, within, body).await
     }
 
+    /// A call about snapshots, by the connection for bulk, answered by the replica with this raft node id and no other.
+    pub(crate) async fn call_bulk(
+        &self,
+        raft_id: u64,
+        partition: PartitionId,
+        within: Duration,
+        verb: Verb,
+        body: Vec<Bytes>,
+    ) -> Result<Bytes, PeerCallError> {
+        let key = (crate::node_number(raft_id), Class::Bulk);
+        let body = verb.body(body);
+        self.inner.call(key, Some(raft_id), partition, within, body).await
+    }
+
     /// An ordered stream of appends to the replica with this raft node id.
     pub(crate) fn open(
         &self,
@@ -192,9 +216,15 @@ impl Peers {
     }
 
     /// Lets peers reach this group until the registration is dropped.
-    pub(crate) fn register(&self, partition: PartitionId, raft: Raft) -> Registration {
+    pub(crate) fn register(
+        &self,
+        partition: PartitionId,
+        raft: Raft,
+        receiver: Option<Receiver>,
+    ) -> Registration {
         let mut groups = self.inner.groups.write().unwrap_or_else(PoisonError::into_inner);
-        groups.insert(partition, raft);
+        let receiver = receiver.map(Arc::new);
+        groups.insert(partition, Member { raft, receiver });
         Registration {
             peers: self.clone(),
             partition,
@@ -219,10 +249,13 @@ pub(crate) struct Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let groups = &self.peers.inner.groups;
-        groups
+        let member = groups
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&self.partition);
+        if let Some(receiver) = member.and_then(|member| member.receiver) {
+            receiver.close();
+        }
     }
 }
 
@@ -259,14 +292,17 @@ impl Inner {
         })
     }
 
-    fn group(&self, partition: PartitionId) -> Option<Raft> {
+    fn group(&self, partition: PartitionId) -> Option<Member> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         groups.get(&partition).cloned()
     }
 
     fn groups(&self) -> Vec<(PartitionId, Raft)> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
-        groups.iter().map(|(id, raft)| (*id, raft.clone())).collect()
+        groups
+            .iter()
+            .map(|(id, member)| (*id, member.raft.clone()))
+            .collect()
     }
 
     /// A peer has called: it is there.

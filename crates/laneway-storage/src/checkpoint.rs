@@ -25,8 +25,9 @@ use crate::sealed::{self, FileError, number_of};
 use crate::vfs::Vfs;
 use crate::wal::LogPosition;
 
-use file::{CHECKPOINT_ENDING, FileKind, FileReader, FileWriter};
+pub(crate) use file::CHECKPOINT_ENDING;
 pub use file::{CheckpointFileName, check_checkpoint_bytes};
+use file::{FileKind, FileReader, FileWriter};
 pub use manifest::{MANIFEST_NAME, Manifest, check_manifest_bytes};
 
 /// Deltas after which a checkpoint is written whole.

@@ -19,6 +19,7 @@ pub mod failpoint;
 pub mod payload;
 pub mod rows;
 mod sealed;
+pub mod snapshot;
 pub mod vfs;
 pub mod wal;
 

@@ -18,6 +18,7 @@
 
 mod cut;
 mod evacuate;
+mod export;
 mod index;
 mod measure;
 mod read;
@@ -46,6 +47,7 @@ use crate::wal::{Wal, WalError};
 pub use cut::PayloadCut;
 pub(crate) use cut::{CutRun, CutSection, WalPosition};
 pub use evacuate::{CompactReport, EvacuateReport};
+pub use export::ExportReport;
 use index::{Index, PlaceKind};
 use read::OpenFiles;
 

@@ -32,6 +32,10 @@ pub trait Vfs: Send + Sync + fmt::Debug + 'static {
     /// Renames a file, replacing `to` if it exists. Durable after [`Vfs::sync_dir`] (of both directories, if they differ).
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
+    /// Gives a file a second name, which must not exist yet. Durable after [`Vfs::sync_dir`] of the new name's directory. File systems
+    /// without such names fail with [`io::ErrorKind::Unsupported`] or [`io::ErrorKind::PermissionDenied`].
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
     /// Removes a file. Open handles stay readable. Durable after [`Vfs::sync_dir`].
     fn remove(&self, path: &Path) -> io::Result<()>;
 

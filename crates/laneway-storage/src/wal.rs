@@ -279,6 +279,33 @@ impl Wal {
         });
     }
 
+    /// Makes the log of a partition go on behind `at`, the last entry of a snapshot that was put in place: entries up to it go, and
+    /// later ones stay only if the log holds that very entry, for else they do not follow it. Blocks until it is durable.
+    /// Doing it again changes nothing. Nobody else may use this partition's log meanwhile.
+    ///
+    /// Errors: the log failed, or is closed; nothing of it may be used before a further call succeeded.
+    pub fn restart_behind(&self, partition: PartitionId, at: LogPosition) -> Result<(), WalError> {
+        let (index, _, _) = at;
+        if self
+            .purged(partition)
+            .is_some_and(|(purged, _, _)| purged >= index)
+        {
+            return Ok(());
+        }
+        let entries = self.read(partition, index..index.saturating_add(1), 1)?;
+        let held = entries
+            .first()
+            .is_some_and(|entry| (entry.index, entry.term, entry.leader) == at);
+        if !held {
+            let kept = self.purged(partition).map(|(purged, _, _)| purged);
+            // Written in order: the purge that follows is not durable before this is.
+            self.truncate_after(partition, kept, Box::new(|_| ()));
+        }
+        let (done, purged) = std::sync::mpsc::channel();
+        self.purge(partition, at, Box::new(move |result| _ = done.send(result)));
+        purged.recv().unwrap_or(Err(WalError::Closed))
+    }
+
     /// Entries of `range` that exist, from the first on, until `bytes_max` bytes of bodies are reached (at least one).
     /// From memory if they are there, else from disk (blocks) and checked.
     ///

@@ -1,6 +1,7 @@
 //! What people and tools ask about the cluster itself.
 
 use laneway_core::ids::PartitionId;
+use serde::{Deserialize, Serialize};
 
 /// The cluster as one node sees it.
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ pub struct ClusterNode {
 }
 
 /// One replicated group.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterGroup {
     /// Which one.
     pub partition: PartitionId,
@@ -44,7 +45,7 @@ pub struct ClusterGroup {
 }
 
 /// One replica of a group.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterMember {
     /// On which node.
     pub node: u16,

@@ -18,6 +18,7 @@ use crate::caller::outcome_unknown;
 use crate::clock::{Clock, TimeKeeper};
 use crate::parking::Parking;
 use crate::partition::LogPosition;
+use crate::supervisor::SNAPSHOT_PLACED;
 
 /// Entries proposed and not yet applied.
 const ENTRIES_IN_FLIGHT_MAX: usize = 4;
@@ -227,6 +228,7 @@ impl RunningCatalog {
             FsmMsg::ProposalFailed { proposal, definite } => self.proposal_failed(proposal, definite),
             FsmMsg::LeadershipChanged(leadership) => self.leadership_changed(&leadership),
             FsmMsg::Checkpoint { reply } => drop(reply.send(self.checkpoint.clone())),
+            FsmMsg::SnapshotPlaced => self.snapshot_placed(),
             FsmMsg::Stopped { reason } => {
                 tracing::error!(error = reason, "catalog group stopped");
                 self.leave_office();
@@ -234,6 +236,13 @@ impl RunningCatalog {
                 self.myself.stop(Some(format!("raft group stopped: {reason}")));
             }
         }
+    }
+
+    /// What is here is the past: the supervisor opens the replica anew on the snapshot.
+    fn snapshot_placed(&mut self) {
+        self.leave_office();
+        self.leading = None;
+        self.myself.stop(Some(SNAPSHOT_PLACED.to_owned()));
     }
 
     fn apply(&mut self, entries: Vec<CommittedEntry>, done: oneshot::Sender<()>) {

@@ -1,9 +1,10 @@
 //! Finding the leader, and trying again as long as nothing can have been done.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use laneway_core::ids::PartitionId;
-use laneway_raft::{Leadership, PeerCallError, node_number};
+use laneway_raft::{Group, Leadership, PeerCallError, node_number};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -18,11 +19,26 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// How long an answer may still come after another leader was seen: the old one may have committed and answered.
 const OLD_LEADER_GRACE: Duration = Duration::from_millis(200);
 
+/// A leader that no quorum has acknowledged for so long does not count as one.
+const QUORUM_LOST_AFTER: Duration = Duration::from_secs(1);
+
 /// A group as one who asks its leader sees it.
 struct Place<'a> {
     leadership: watch::Receiver<Leadership>,
-    group: &'a dyn WhoseOutcome,
+    serving: bool,
+    whose: &'a dyn WhoseOutcome,
+    group: Option<Group>,
     stopped: Option<String>,
+}
+
+impl Place<'_> {
+    /// Leads in name only: what it would propose could wait for ever. A lone voter is its own quorum.
+    fn quorum_is_lost(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| {
+            let lost = |since: Duration| since > QUORUM_LOST_AFTER;
+            group.metrics().since_quorum.is_some_and(lost) && group.members().voters.len() > 1
+        })
+    }
 }
 
 impl Node {
@@ -31,14 +47,18 @@ impl Node {
             let catalog = &self.inner.catalog;
             return Some(Place {
                 leadership: catalog.leadership.subscribe(),
-                group: &**catalog,
+                serving: catalog.serving.load(Ordering::Acquire),
+                whose: &**catalog,
+                group: catalog.group(),
                 stopped: catalog.stopped(),
             });
         }
         let partition = self.partition(group)?;
         Some(Place {
             leadership: partition.leadership.subscribe(),
-            group: &**partition,
+            serving: partition.serving.load(Ordering::Acquire),
+            whose: &**partition,
+            group: partition.group(),
             stopped: partition.stopped(),
         })
     }
@@ -47,6 +67,36 @@ impl Node {
     pub(crate) fn leads(&self, group: PartitionId) -> bool {
         self.place(group)
             .is_some_and(|place| place.leadership.borrow().is_self)
+    }
+
+    /// What keeps requests from being served by the group now, for people.
+    pub(crate) fn lack_of(&self, group: PartitionId) -> Option<String> {
+        let place = self.place(group)?;
+        let name = if group == PartitionId::CATALOG {
+            "catalog".to_owned()
+        } else {
+            format!("partition {group}")
+        };
+        if let Some(why) = &place.stopped {
+            return Some(format!("{name} is stopped: {why}"));
+        }
+        let seen = *place.leadership.borrow();
+        let Some(leader) = seen.leader else {
+            return Some(format!("{name} has no leader"));
+        };
+        if seen.is_self {
+            return if !place.serving {
+                Some(format!("{name} has a new leader that is not ready yet"))
+            } else if place.quorum_is_lost() {
+                Some(format!("{name} has no quorum: too few of its nodes can be reached"))
+            } else {
+                None
+            };
+        }
+        let leader = node_number(leader);
+        let view = self.inner.peers.as_ref().and_then(|peers| peers.view(leader));
+        let connected = view.is_some_and(|view| view.borrow().peer.is_some());
+        (!connected).then(|| format!("{name} is led by node {leader}, which cannot be reached"))
     }
 
     /// Has the leader of `group` carry out `request`. Definite refusals for want of a leader are tried again for
@@ -71,12 +121,13 @@ impl Node {
         loop {
             let seen = *place.leadership.borrow_and_update();
             let outcome = match seen.leader {
+                Some(_) if seen.is_self && place.quorum_is_lost() => Err(place.whose.not_taken_up()),
                 Some(_) if seen.is_self => request.clone().run(self.clone(), group).await,
                 Some(leader) => {
                     self.at_peer(node_number(leader), group, &request, &mut place)
                         .await
                 }
-                None => Err(place.group.not_taken_up()),
+                None => Err(place.whose.not_taken_up()),
             };
             match outcome {
                 Err(error) if error.is_no_leader() => {
@@ -99,7 +150,7 @@ impl Node {
         place: &mut Place<'_>,
     ) -> Result<R::Answer, RequestError> {
         let Some(peers) = &self.inner.peers else {
-            return Err(place.group.not_taken_up());
+            return Err(place.whose.not_taken_up());
         };
         let limits = &self.inner.limits;
         let within = Duration::from_millis(limits.leader_wait_ms + limits.outcome_wait_ms);
@@ -117,10 +168,10 @@ impl Node {
             if R::WRITES {
                 outcome_unknown(
                     &format!("the request was sent to the leader, but {why}"),
-                    place.group,
+                    place.whose,
                 )
             } else {
-                place.group.not_taken_up()
+                place.whose.not_taken_up()
             }
         };
         let answered = tokio::select! {
@@ -136,7 +187,7 @@ impl Node {
                 Err(unheard(format!("its answer is not understood ({error})")))
             }),
             Err(PeerCallError::NotConnected { .. } | PeerCallError::Refused { .. }) => {
-                Err(place.group.not_taken_up())
+                Err(place.whose.not_taken_up())
             }
             Err(error @ PeerCallError::NoAnswer { .. }) => Err(unheard(error.to_string())),
         }

@@ -8,6 +8,7 @@ use laneway_core::ids::PartitionId;
 use laneway_raft::PeerService;
 
 use super::{AtLeader, wire};
+use crate::cluster::{ChangeMember, DescribeGroup};
 use crate::node::{Inner, Node};
 use crate::router::requests as r;
 
@@ -31,10 +32,12 @@ pub(crate) enum Verb {
     CatalogVersion = 14,
     /// Not to a leader: the cluster's id follows.
     Founded = 15,
+    DescribeGroup = 16,
+    ChangeMember = 17,
 }
 
 impl Verb {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 17] = [
         Self::Push,
         Self::Claim,
         Self::Ack,
@@ -50,6 +53,8 @@ impl Verb {
         Self::Catalog,
         Self::CatalogVersion,
         Self::Founded,
+        Self::DescribeGroup,
+        Self::ChangeMember,
     ];
 
     pub(super) fn of(byte: u8) -> Option<Self> {
@@ -105,6 +110,8 @@ async fn carry_out(node: Node, _from: u16, body: Bytes) -> Result<Vec<Bytes>, St
         Verb::Confirm => run::<r::Confirm>(node, group, body).await,
         Verb::Catalog => run::<r::Catalog>(node, group, body).await,
         Verb::CatalogVersion => run::<r::CatalogVersion>(node, group, body).await,
+        Verb::DescribeGroup => run::<DescribeGroup>(node, group, body).await,
+        Verb::ChangeMember => run::<ChangeMember>(node, group, body).await,
         Verb::Founded => Err("a founding names no group".to_owned()),
     }
 }

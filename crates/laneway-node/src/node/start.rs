@@ -173,7 +173,8 @@ impl Foundation {
     }
 
     pub(super) async fn build(self, started: Instant) -> Result<(Node, Recovered), StartError> {
-        let fingerprint = self.options.peers.as_ref().map_or(0, |net| net.fingerprint);
+        let net = self.options.peers.clone();
+        let fingerprint = net.as_ref().map_or(0, |net| net.fingerprint);
         let standing = Standing::new(
             self.identity.clone(),
             Arc::clone(&self.vfs),
@@ -237,6 +238,8 @@ impl Foundation {
             limits,
             standing,
             peers,
+            addresses: net.as_ref().map(|net| net.addresses.clone()).unwrap_or_default(),
+            takeover: Duration::from_millis(net.as_ref().map_or(0, |net| net.takeover_ms)),
             data_dir,
             started,
             tasks: Mutex::new(background(&catalog_handle, &handles)),

@@ -17,21 +17,12 @@ impl Node {
     /// Damaged files are among the reasons, but do not make it unready: nearly everything is served, and a balancer that
     /// took the node away for one bad block would take all the rest away, too.
     pub fn readiness(&self) -> Readiness {
-        let mut reasons = Vec::new();
-        if !self.inner.catalog.serving.load(Ordering::Acquire) {
-            reasons.push(match self.inner.catalog.stopped() {
-                Some(why) => format!("catalog is stopped: {why}"),
-                None => "catalog has no leader".to_owned(),
-            });
-        }
-        for partition in &self.inner.partitions {
-            if !partition.serving.load(Ordering::Acquire) {
-                reasons.push(match partition.stopped() {
-                    Some(why) => format!("partition {} is stopped: {why}", partition.id),
-                    None => format!("partition {} has no leader", partition.id),
-                });
-            }
-        }
+        let partitions = self.inner.partitions.iter().map(|partition| partition.id);
+        let mut reasons: Vec<String> = [PartitionId::CATALOG]
+            .into_iter()
+            .chain(partitions)
+            .filter_map(|group| self.lack_of(group))
+            .collect();
         if self.waits_for_room() {
             reasons.push(format!(
                 "the disk of {} is full and writes wait: free some room",

@@ -4,6 +4,7 @@ use laneway_raft::{FsmMsg, Group, Leadership};
 
 use super::running::Running;
 use crate::api::{ErrorClass, RequestError};
+use crate::supervisor::SNAPSHOT_PLACED;
 
 impl Running {
     pub(super) fn raft(&mut self, message: FsmMsg) {
@@ -12,6 +13,7 @@ impl Running {
             FsmMsg::ProposalFailed { proposal, definite } => self.proposal_failed(proposal, definite),
             FsmMsg::LeadershipChanged(leadership) => self.leadership_changed(&leadership),
             FsmMsg::Checkpoint { reply } => drop(reply.send(self.checkpoint.clone())),
+            FsmMsg::SnapshotPlaced => self.snapshot_placed(),
             FsmMsg::Stopped { reason } => self.stopped(&reason),
         }
     }
@@ -85,6 +87,13 @@ impl Running {
             self.poisoned = false;
             self.want_flush();
         }
+    }
+
+    /// What is here is the past: the supervisor opens the replica anew on the snapshot.
+    fn snapshot_placed(&mut self) {
+        self.leave_office();
+        self.leading = None;
+        self.myself.stop(Some(SNAPSHOT_PLACED.to_owned()));
     }
 
     fn stopped(&mut self, reason: &str) {

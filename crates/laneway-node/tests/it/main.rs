@@ -5,3 +5,4 @@ mod basics;
 mod damage;
 mod restart;
 mod support;
+mod three;

@@ -98,3 +98,76 @@ pub enum PurgeError {
     #[error("the raft group has ended")]
     Stopped,
 }
+
+/// [`Group::add_learner`](super::Group::add_learner), [`Group::remove_learner`](super::Group::remove_learner) or
+/// [`Group::set_voters`](super::Group::set_voters) failed.
+///
+/// "Definite" means that the membership was not changed and will not be by this call. Of `set_voters` it holds for its first entry
+/// alone: where the second failed, [`Members::joint`](super::Members::joint) shows it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// This node does not lead, or hands the lead over. Definite.
+    #[error("not the leader")]
+    NotLeader {
+        /// Raft node id of the leader, if known.
+        leader: Option<u64>,
+    },
+    /// Another change is not committed yet, or came in between. Definite; retry after a moment.
+    #[error("another change of the members is in progress")]
+    InProgress,
+    /// A voter that is no member (add it as a learner first), or a voter that would cease to be a member. Definite.
+    #[error(
+        "node {raft_id:#018x} is not in the right role for this change: a new voter must be a learner first, and a voter cannot be removed as a learner"
+    )]
+    UnknownMember {
+        /// Which.
+        raft_id: u64,
+    },
+    /// No voter would be left. Definite.
+    #[error("no voter would be left")]
+    NoVoters,
+    /// Refused for a reason that these calls should not meet. Definite.
+    #[error("the change was refused: {reason}")]
+    Refused {
+        /// openraft's words.
+        reason: String,
+    },
+    /// The lead was lost while the change was on its way: it may come about. Not definite; look at
+    /// [`Group::members`](super::Group::members) of the next leader.
+    #[error("the lead was lost during the change, it may come about")]
+    Unknown,
+    /// The group ended. Not definite.
+    #[error("the raft group has ended")]
+    Stopped,
+}
+
+/// [`Group::transfer_leader`](super::Group::transfer_leader) failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// This node does not lead. Nothing was done.
+    #[error("not the leader")]
+    NotLeader {
+        /// Raft node id of the leader, if known.
+        leader: Option<u64>,
+    },
+    /// The target does not vote. Nothing was done.
+    #[error("node {raft_id:#018x} is not a voter")]
+    NotAVoter {
+        /// The target.
+        raft_id: u64,
+    },
+    /// The target would have to catch up first. Nothing was done.
+    #[error("node {raft_id:#018x} lacks {entries} entries, it has to catch up first")]
+    Behind {
+        /// The target.
+        raft_id: u64,
+        /// How many it lacks.
+        entries: u64,
+    },
+    /// This replica still holds the lead, but takes no proposals, until somebody is elected.
+    #[error("the lead did not pass on in time")]
+    NotTaken,
+    /// The group ended.
+    #[error("the raft group has ended")]
+    Stopped,
+}

@@ -14,7 +14,7 @@ use laneway_core::ids::PartitionId;
 use laneway_storage::wal::{Wal, WalEntry, WalError};
 use openraft::storage::IOFlushed;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::types::Types;
 
@@ -30,6 +30,43 @@ pub(crate) struct Unsynced {
     handing: Mutex<()>,
     /// Also taken by the WAL's callbacks.
     state: Mutex<State>,
+    /// Changes whenever the WAL has answered.
+    answers: watch::Sender<Answers>,
+}
+
+/// What the WAL has answered so far.
+#[derive(Clone, Copy, Default)]
+struct Answers {
+    count: u64,
+    failed: bool,
+}
+
+/// Waits for entries to be durable on this node.
+#[derive(Clone)]
+pub(crate) struct Durable {
+    wal: Wal,
+    partition: PartitionId,
+    answers: watch::Receiver<Answers>,
+}
+
+impl Durable {
+    /// Waits until the entry at `index` is on this node's disk. A quorum without this node may have committed it before.
+    ///
+    /// Errors: the log failed.
+    pub(crate) async fn reached(&mut self, index: u64) -> io::Result<()> {
+        let Self {
+            wal,
+            partition,
+            answers,
+        } = self;
+        let there = |answers: &Answers| answers.failed || wal.locate(*partition, index).is_some();
+        match answers.wait_for(there).await {
+            Ok(answers) if !answers.failed => Ok(()),
+            Ok(_) | Err(_) => Err(io::Error::other(
+                "the log failed before the entry was durable here",
+            )),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -60,7 +97,16 @@ impl Unsynced {
             runtime: Handle::current(),
             handing: Mutex::default(),
             state: Mutex::default(),
+            answers: watch::Sender::default(),
         })
+    }
+
+    pub(crate) fn durable(&self) -> Durable {
+        Durable {
+            wal: self.wal.clone(),
+            partition: self.partition,
+            answers: self.answers.subscribe(),
+        }
     }
 
     /// Hands entries to the WAL. `callback` is called once they are durable, or lost for good.
@@ -172,11 +218,15 @@ impl Unsynced {
                     .is_some_and(|append| append.number <= number);
                 if due { state.appends.pop_front() } else { None }
             };
-            let Some(append) = ended else { return };
+            let Some(append) = ended else { break };
             append
                 .callback
                 .io_completed(result.clone().map_err(io::Error::other));
         }
+        self.answers.send_modify(|answers| {
+            answers.count += 1;
+            answers.failed |= result.is_err();
+        });
     }
 
     /// Hands the oldest append to the WAL once more.

@@ -32,9 +32,10 @@ fn describe(Received { kind, mut body, .. }: Received) -> String {
         ),
         Kind::ItemAnswer => format!("{:?}", message::decode_appended(&body)),
         Kind::Answer => format!(
-            "{:?} {:?}",
+            "{:?} {:?} {:?}",
             message::decode_voted(&body),
-            message::decode_append_response(&body)
+            message::decode_append_response(&body),
+            message::decode_snapshot_answer(&body)
         ),
         Kind::Failure | Kind::End => format!("{kind:?}"),
         Kind::Call => match Verb::take(&mut body) {
@@ -44,6 +45,12 @@ fn describe(Received { kind, mut body, .. }: Received) -> String {
                 message::decode_append(body).map(|request| request.entries.len())
             ),
             Ok(Verb::TransferLeader) => format!("{:?}", message::decode_transfer(&body)),
+            Ok(Verb::SnapshotOffer) => format!(
+                "{:?}",
+                message::decode_snapshot_offer(body).map(|(_, offer)| offer.files.len())
+            ),
+            Ok(Verb::SnapshotState) => format!("{:?}", message::decode_snapshot_question(&body)),
+            Ok(Verb::SnapshotChunk) => format!("{:?}", message::decode_snapshot_part(&body)),
             Ok(Verb::Node) => "node".to_owned(),
             Err(error) => error.to_string(),
         },

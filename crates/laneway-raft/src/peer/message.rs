@@ -1,7 +1,9 @@
 //! The bodies of raft's calls. Entry bodies are neither copied to be sent nor when received.
 
 use bytes::{Buf, Bytes};
+use laneway_storage::FileError;
 use laneway_storage::codec::{self, DecodeError};
+use laneway_storage::snapshot::SnapshotOffer;
 use laneway_storage::wal::WalEntry;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, TransferLeaderRequest, VoteRequest,
@@ -10,7 +12,8 @@ use openraft::raft::{
 use serde::{Deserialize, Serialize};
 
 use crate::format::{self, FormatError, LogIdRow, VoteRow};
-use crate::types::{Entry, LogId, Types};
+use crate::snapshot::SnapshotPart;
+use crate::types::{Entry, LogId, Types, Vote};
 
 /// What a call asks for: the first byte of its body. Part of the protocol, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,12 @@ pub(crate) enum Verb {
     TransferLeader = 4,
     /// A request of the node above; its body is not raft's business.
     Node = 5,
+    /// A snapshot that the called replica shall fetch.
+    SnapshotOffer = 6,
+    /// How far it is.
+    SnapshotState = 7,
+    /// Part of a file of it.
+    SnapshotChunk = 8,
 }
 
 impl Verb {
@@ -32,6 +41,9 @@ impl Verb {
             3 => Self::Append,
             4 => Self::TransferLeader,
             5 => Self::Node,
+            6 => Self::SnapshotOffer,
+            7 => Self::SnapshotState,
+            8 => Self::SnapshotChunk,
             _ => return None,
         })
     }
@@ -47,7 +59,7 @@ impl Verb {
 
     /// This verb's byte, then `rest`.
     pub(crate) fn body(self, rest: impl IntoIterator<Item = Bytes>) -> Vec<Bytes> {
-        const BYTES: [u8; 6] = [0, 1, 2, 3, 4, 5];
+        const BYTES: [u8; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
         let verb = Bytes::from_static(std::slice::from_ref(&BYTES[self as usize]));
         std::iter::once(verb).chain(rest).collect()
     }
@@ -64,6 +76,8 @@ pub(crate) enum MessageError {
     Decode(#[from] DecodeError),
     #[error("a message holds a malformed entry: {0}")]
     Entry(#[from] FormatError),
+    #[error("a message holds a malformed offer: {0}")]
+    Offer(#[from] FileError),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -107,6 +121,45 @@ struct TransferRow {
     from: VoteRow,
     to: u64,
     last: Option<LogIdRow>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SnapshotQuestionRow {
+    vote: VoteRow,
+    index: u64,
+    id: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SnapshotPartRow {
+    id: u64,
+    file: u32,
+    at: u64,
+    bytes: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+enum SnapshotAnswerRow {
+    Installed(VoteRow),
+    HigherVote(VoteRow),
+    Receiving(u64),
+    Failed(String),
+    Unknown,
+}
+
+/// What a replica says of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotAnswer {
+    /// It has applied all of it; its vote.
+    Installed(Vote),
+    /// It follows a newer leader, or votes for one.
+    HigherVote(Vote),
+    /// It has so many bytes.
+    Receiving(u64),
+    /// It gave up, for now.
+    Failed(String),
+    /// It is not receiving that one.
+    Unknown,
 }
 
 type Appended = Result<Option<LogId>, StreamAppendError<Types>>;
@@ -259,6 +312,65 @@ pub(crate) fn decode_transfer(body: &[u8]) -> Result<TransferLeaderRequest<Types
     Ok(TransferLeaderRequest::new(row.from.vote(), row.to, id(row.last)))
 }
 
+/// `u32 LE head bytes ‖ head ‖ the offer`.
+pub(crate) fn encode_snapshot_offer(vote: &Vote, offer: &SnapshotOffer) -> Vec<Bytes> {
+    let head = codec::encode(&VoteRow::of(vote));
+    let head_bytes = u32::try_from(head.len()).expect("a vote is small");
+    vec![
+        Bytes::from(head_bytes.to_le_bytes().to_vec()),
+        head.into(),
+        offer.encode().into(),
+    ]
+}
+
+pub(crate) fn decode_snapshot_offer(mut body: Bytes) -> Result<(Vote, SnapshotOffer), MessageError> {
+    let head_bytes = body.try_get_u32_le().map_err(|_| MessageError::Short)? as usize;
+    let vote: VoteRow = codec::decode(&split(&mut body, head_bytes)?)?;
+    Ok((vote.vote(), SnapshotOffer::decode(&body)?))
+}
+
+pub(crate) fn encode_snapshot_question(vote: &Vote, index: u64, id: u64) -> Bytes {
+    let vote = VoteRow::of(vote);
+    codec::encode(&SnapshotQuestionRow { vote, index, id }).into()
+}
+
+/// The asker's vote, the last index and the id of the snapshot.
+pub(crate) fn decode_snapshot_question(body: &[u8]) -> Result<(Vote, u64, u64), MessageError> {
+    let row: SnapshotQuestionRow = codec::decode(body)?;
+    Ok((row.vote.vote(), row.index, row.id))
+}
+
+pub(crate) fn encode_snapshot_part(part: SnapshotPart) -> Bytes {
+    let SnapshotPart { id, file, at, bytes } = part;
+    codec::encode(&SnapshotPartRow { id, file, at, bytes }).into()
+}
+
+pub(crate) fn decode_snapshot_part(body: &[u8]) -> Result<SnapshotPart, MessageError> {
+    let SnapshotPartRow { id, file, at, bytes } = codec::decode(body)?;
+    Ok(SnapshotPart { id, file, at, bytes })
+}
+
+pub(crate) fn encode_snapshot_answer(answer: &SnapshotAnswer) -> Bytes {
+    let row = match answer {
+        SnapshotAnswer::Installed(vote) => SnapshotAnswerRow::Installed(VoteRow::of(vote)),
+        SnapshotAnswer::HigherVote(vote) => SnapshotAnswerRow::HigherVote(VoteRow::of(vote)),
+        SnapshotAnswer::Receiving(bytes) => SnapshotAnswerRow::Receiving(*bytes),
+        SnapshotAnswer::Failed(reason) => SnapshotAnswerRow::Failed(reason.clone()),
+        SnapshotAnswer::Unknown => SnapshotAnswerRow::Unknown,
+    };
+    codec::encode(&row).into()
+}
+
+pub(crate) fn decode_snapshot_answer(body: &[u8]) -> Result<SnapshotAnswer, MessageError> {
+    Ok(match codec::decode(body)? {
+        SnapshotAnswerRow::Installed(vote) => SnapshotAnswer::Installed(vote.vote()),
+        SnapshotAnswerRow::HigherVote(vote) => SnapshotAnswer::HigherVote(vote.vote()),
+        SnapshotAnswerRow::Receiving(bytes) => SnapshotAnswer::Receiving(bytes),
+        SnapshotAnswerRow::Failed(reason) => SnapshotAnswer::Failed(reason),
+        SnapshotAnswerRow::Unknown => SnapshotAnswer::Unknown,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,6 +471,48 @@ mod tests {
     }
 
     #[test]
+    fn snapshot_messages_survive_and_are_refused_when_cut() {
+        let vote = Vote::new_committed(7, 9);
+        let file = |name: &str| laneway_storage::snapshot::SnapshotFile {
+            name: name.to_owned(),
+            bytes: 1 << 40,
+            hash: 3,
+        };
+        let offer = SnapshotOffer {
+            id: 77,
+            partition: laneway_core::ids::PartitionId(3),
+            applied: (9, 7, 9),
+            files: vec![file("0000000000000001.backlog"), file("manifest")],
+        };
+        let sent = joined(&encode_snapshot_offer(&vote, &offer));
+        assert_eq!(decode_snapshot_offer(sent.clone()).unwrap(), (vote, offer));
+        for end in 0..sent.len() {
+            assert!(decode_snapshot_offer(sent.slice(..end)).is_err(), "cut at {end}");
+        }
+        let question = encode_snapshot_question(&vote, 9, 77);
+        assert_eq!(decode_snapshot_question(&question).unwrap(), (vote, 9, 77));
+        let part = SnapshotPart {
+            id: 77,
+            file: 1,
+            at: 1 << 33,
+            bytes: 5,
+        };
+        assert_eq!(decode_snapshot_part(&encode_snapshot_part(part)).unwrap(), part);
+        for answer in [
+            SnapshotAnswer::Installed(vote),
+            SnapshotAnswer::HigherVote(vote),
+            SnapshotAnswer::Receiving(4),
+            SnapshotAnswer::Failed("why".to_owned()),
+            SnapshotAnswer::Unknown,
+        ] {
+            let sent = encode_snapshot_answer(&answer);
+            assert_eq!(decode_snapshot_answer(&sent).unwrap(), answer);
+        }
+        assert!(decode_snapshot_answer(b"\xff\xff").is_err());
+        assert!(decode_snapshot_part(b"").is_err());
+    }
+
+    #[test]
     fn unknown_verbs_are_refused() {
         assert!(matches!(Verb::take(&mut Bytes::new()), Err(MessageError::Short)));
         assert!(matches!(
@@ -371,6 +525,9 @@ mod tests {
             Verb::Append,
             Verb::TransferLeader,
             Verb::Node,
+            Verb::SnapshotOffer,
+            Verb::SnapshotState,
+            Verb::SnapshotChunk,
         ] {
             let mut body = joined(&verb.body([Bytes::from_static(b"rest")]));
             assert_eq!(Verb::take(&mut body).unwrap(), verb);

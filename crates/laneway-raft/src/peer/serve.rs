@@ -12,12 +12,12 @@ use openraft::raft::AppendEntriesRequest;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-use super::Inner;
 use super::frame::{Frame, FrameError, Kind, Received, read_frame};
 use super::handshake::{Class, HandshakeError, NodeIntroduction, hear, refuse, welcome};
 use super::message::{self, MessageError, Verb};
 use super::transport::PeerStream;
 use super::wire::write_frames;
+use super::{Inner, Member};
 use crate::group::Raft;
 use crate::types::Types;
 
@@ -181,7 +181,7 @@ impl Connection {
         let stream = match streams.get(&number) {
             Some(stream) => stream,
             None => {
-                let Some(raft) = self.inner.group(partition) else {
+                let Some(Member { raft, .. }) = self.inner.group(partition) else {
                     let reason = Bytes::from(not_here(partition));
                     let _ = self
                         .answers
@@ -238,8 +238,12 @@ async fn carry_out(
     if verb == Verb::Node {
         return inner.service.call(node, body).await;
     }
-    let raft = inner.group(partition).ok_or_else(|| not_here(partition))?;
+    let member = inner.group(partition).ok_or_else(|| not_here(partition))?;
     let malformed = |error: MessageError| error.to_string();
+    if let Verb::SnapshotOffer | Verb::SnapshotState | Verb::SnapshotChunk = verb {
+        return snapshot(&member, node, verb, body).await;
+    }
+    let raft = member.raft;
     let answer = match verb {
         Verb::Vote => {
             let request = message::decode_vote(&body).map_err(malformed)?;
@@ -268,7 +272,38 @@ async fn carry_out(
                 Err(fatal) => Err(fatal.to_string()),
             };
         }
-        Verb::Node => unreachable!("answered above"),
+        Verb::Node | Verb::SnapshotOffer | Verb::SnapshotState | Verb::SnapshotChunk => {
+            unreachable!("answered above")
+        }
     };
     answer.map(|body| vec![body]).map_err(|error| error.to_string())
+}
+
+/// A call about a snapshot.
+async fn snapshot(member: &Member, node: u16, verb: Verb, body: Bytes) -> Result<Vec<Bytes>, String> {
+    let malformed = |error: MessageError| error.to_string();
+    let Some(receiver) = &member.receiver else {
+        return Err("this replica takes and sends no snapshots".to_owned());
+    };
+    let answer = match verb {
+        Verb::SnapshotChunk => {
+            let part = message::decode_snapshot_part(&body).map_err(malformed)?;
+            return receiver.read(part).await.map(|chunk| vec![chunk]);
+        }
+        Verb::SnapshotState => {
+            let (vote, index, id) = message::decode_snapshot_question(&body).map_err(malformed)?;
+            receiver.asked(&member.raft, &vote, index, id)
+        }
+        _ => {
+            let (vote, offer) = message::decode_snapshot_offer(body).map_err(malformed)?;
+            let leader = crate::node_number(vote.leader_id.node_id);
+            if leader != node {
+                return Err(format!(
+                    "node {node} offers a snapshot in the name of node {leader}"
+                ));
+            }
+            receiver.offered(&member.raft, vote, offer)
+        }
+    };
+    Ok(vec![message::encode_snapshot_answer(&answer)])
 }

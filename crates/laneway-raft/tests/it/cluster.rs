@@ -34,15 +34,15 @@ impl PeerService for Echo {
     }
 }
 
-struct Node {
+pub(crate) struct Node {
     number: u16,
     peers: Peers,
-    replica: Replica,
+    pub(crate) replica: Replica,
     /// Held so that it outlives the group.
     _wal: Wal,
 }
 
-fn raft_id(node: u16) -> u64 {
+pub(crate) fn raft_id(node: u16) -> u64 {
     node_id(node, GENERATION)
 }
 
@@ -62,7 +62,7 @@ fn rand_process() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-fn options(node: u16, ports: &[u16]) -> PeerOptions {
+pub(crate) fn options(node: u16, ports: &[u16]) -> PeerOptions {
     let address = |at: usize| format!("127.0.0.1:{}", ports[at]);
     let others = (0..ports.len()).filter(|at| *at + 1 != usize::from(node));
     PeerOptions {
@@ -77,7 +77,7 @@ fn options(node: u16, ports: &[u16]) -> PeerOptions {
 
 /// Ports that nothing listens on. Not out of the range that the system hands to outgoing connections, which might take one
 /// before it is listened on.
-fn free_ports(count: usize) -> Vec<u16> {
+pub(crate) fn free_ports(count: usize) -> Vec<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = std::process::id() * 64;
     let candidates = std::iter::repeat_with(|| {
@@ -90,7 +90,7 @@ fn free_ports(count: usize) -> Vec<u16> {
         .collect()
 }
 
-async fn start_peers(options: PeerOptions) -> Peers {
+pub(crate) async fn start_peers(options: PeerOptions) -> Peers {
     Peers::start(Arc::new(TcpTransport), options, Arc::new(Echo))
         .await
         .expect("the port is free")
@@ -118,25 +118,30 @@ impl Node {
         }
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.peers.shutdown();
         self.replica.shut_down().await;
     }
 
-    async fn has_applied(&self, numbers: std::ops::Range<u64>) -> Seen {
+    pub(crate) async fn has_applied(&self, numbers: std::ops::Range<u64>) -> Seen {
         let all = bodies(numbers);
         self.replica.machine.wait(|seen| seen.bodies() == all).await
     }
 }
 
-struct Cluster {
+pub(crate) struct Cluster {
     dir: tempfile::TempDir,
     ports: Vec<u16>,
-    nodes: BTreeMap<u16, Node>,
+    pub(crate) nodes: BTreeMap<u16, Node>,
 }
 
 impl Cluster {
     async fn start() -> Self {
+        Self::start_with(1..=3).await
+    }
+
+    /// Three nodes, of which these vote; the others belong to no group yet.
+    pub(crate) async fn start_with(voters: std::ops::RangeInclusive<u16>) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let ports = free_ports(3);
         let mut nodes = BTreeMap::new();
@@ -144,14 +149,14 @@ impl Cluster {
             let node = Node::start(number, dir.path(), &ports, AppliedState::default()).await;
             nodes.insert(number, node);
         }
-        let voters: BTreeSet<u64> = (1..=3).map(raft_id).collect();
+        let voters: BTreeSet<u64> = voters.map(raft_id).collect();
         let founder = &nodes[&1].replica.group;
         founder.initialize(voters).await.expect("node 1 is a voter");
         Self { dir, ports, nodes }
     }
 
     /// The node that leads and may plan, with its term.
-    async fn leader(&self) -> (u16, u64) {
+    pub(crate) async fn leader(&self) -> (u16, u64) {
         let terms = self.nodes.values().map(|node| {
             Box::pin(async move {
                 let term = node.replica.term().await;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use laneway_core::ids::PartitionId;
 use laneway_raft::{
     AppliedState, CheckpointName, CommittedEntry, CommittedPayload, FsmMsg, Group, GroupOptions, Leadership,
-    OpenError, Peers,
+    OpenError, Peers, SnapshotStore,
 };
 use laneway_storage::vfs::RealVfs;
 use laneway_storage::wal::{Wal, WalOptions, WalRecovery};
@@ -41,6 +41,8 @@ pub(crate) struct Seen {
     pub(crate) failed: Vec<(u64, bool)>,
     pub(crate) leadership: Vec<Leadership>,
     pub(crate) stopped: Option<String>,
+    /// Told to be opened anew.
+    pub(crate) placed: bool,
 }
 
 impl Seen {
@@ -113,6 +115,7 @@ impl Recorder {
                     }
                     FsmMsg::LeadershipChanged(now) => record.send_modify(|seen| seen.leadership.push(now)),
                     FsmMsg::Checkpoint { reply } => reply.send(newest.borrow().clone()).unwrap(),
+                    FsmMsg::SnapshotPlaced => record.send_modify(|seen| seen.placed = true),
                     FsmMsg::Stopped { reason } => record.send_modify(|seen| seen.stopped = Some(reason)),
                 }
             }
@@ -128,6 +131,11 @@ impl Recorder {
 
     pub(crate) fn seen(&self) -> Seen {
         self.seen.borrow().clone()
+    }
+
+    /// What it is told, from now on.
+    pub(crate) fn watch(&self) -> watch::Receiver<Seen> {
+        self.seen.clone()
     }
 
     /// Waits until what was seen satisfies `enough`.
@@ -173,7 +181,7 @@ impl Replica {
         recovery: &mut WalRecovery,
         applied: AppliedState,
     ) -> Result<Self, OpenError> {
-        Self::open_as(partition, NODE, wal, recovery, applied, None).await
+        Self::open_as(partition, NODE, wal, recovery, applied, (None, None)).await
     }
 
     /// One of several.
@@ -185,7 +193,24 @@ impl Replica {
         applied: AppliedState,
         peers: Peers,
     ) -> Result<Self, OpenError> {
-        Self::open_as(partition, node, wal, recovery, applied, Some(peers)).await
+        Self::open_as(partition, node, wal, recovery, applied, (Some(peers), None)).await
+    }
+
+    /// One of several, that sends and takes snapshots.
+    pub(crate) async fn open_with_snapshots(
+        partition: u16,
+        node: u64,
+        wal: &Wal,
+        applied: AppliedState,
+        peers: Peers,
+        snapshots: Arc<dyn SnapshotStore>,
+    ) -> Result<Self, OpenError> {
+        // What the log holds now, which may have restarted since it was opened.
+        let id = PartitionId(partition);
+        let mut recovery = WalRecovery::default();
+        recovery.partitions.insert(id, wal.recovered(id));
+        let others = (Some(peers), Some(snapshots));
+        Self::open_as(partition, node, wal, &mut recovery, applied, others).await
     }
 
     async fn open_as(
@@ -194,7 +219,7 @@ impl Replica {
         wal: &Wal,
         recovery: &mut WalRecovery,
         applied: AppliedState,
-        peers: Option<Peers>,
+        (peers, snapshots): (Option<Peers>, Option<Arc<dyn SnapshotStore>>),
     ) -> Result<Self, OpenError> {
         let partition = PartitionId(partition);
         let machine = Recorder::new();
@@ -207,6 +232,7 @@ impl Replica {
             applied,
             machine.fsm.clone(),
             peers,
+            snapshots,
         )
         .await?;
         Ok(Self { group, machine })

@@ -7,7 +7,9 @@ mod full_disk;
 #[cfg(test)] // clippy's leave to unwrap goes by this
 mod harness;
 mod leadership;
+mod membership;
 mod propose;
 mod read;
 mod restart;
 mod sharing;
+mod snapshot;

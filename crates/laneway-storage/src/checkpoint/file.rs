@@ -24,7 +24,7 @@ use crate::sealed::{self, BytesFile, FileError, SealedWriter, numbered_name};
 use crate::vfs::{Vfs, VfsFile};
 
 /// Ending of a checkpoint file's name.
-pub(super) const CHECKPOINT_ENDING: &str = ".checkpoint";
+pub(crate) const CHECKPOINT_ENDING: &str = ".checkpoint";
 
 const MAGIC: &[u8; 4] = b"LWcp";
 const VERSION: u8 = 1;

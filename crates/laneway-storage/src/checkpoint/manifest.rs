@@ -68,7 +68,7 @@ impl Manifest {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8], path: &Path) -> Result<Self, FileError> {
+    pub(crate) fn decode(bytes: &[u8], path: &Path) -> Result<Self, FileError> {
         let damaged = |what| FileError::damaged(path, 0, what);
         let (body, crc) = bytes
             .split_last_chunk::<4>()

@@ -28,7 +28,7 @@ use crate::sealed::{self, BytesFile, FileError, SealedWriter, numbered_name};
 use crate::vfs::{Vfs, VfsFile};
 
 /// Ending of a dedup file's name.
-pub(super) const DEDUP_ENDING: &str = ".dedup";
+pub(crate) const DEDUP_ENDING: &str = ".dedup";
 
 const MAGIC: &[u8; 4] = b"LWdd";
 const FOOTER_MAGIC: &[u8; 4] = b"ddWL";

@@ -113,7 +113,7 @@ impl PayloadStore {
 
     /// Checks a segment with live payloads before they are copied: in their new file they get a checksum of whatever they
     /// are now. Reading it all costs no more than the copy, and finds damage in bodies too long to be checked on each read.
-    fn verify(&self, segment: u64, slot: PlaceSlot) -> Result<(), PayloadError> {
+    pub(super) fn verify(&self, segment: u64, slot: PlaceSlot) -> Result<(), PayloadError> {
         if self.index().place(slot).parts == 0 {
             return Ok(());
         }
@@ -291,11 +291,7 @@ impl PayloadStore {
             replaces,
             block_bytes_max,
         )?;
-        let mut copier = Copier {
-            store: self,
-            last: None,
-            frame: Vec::new(),
-        };
+        let mut copier = Copier::new(self);
         for (lane, piece) in &pieces {
             copier.copy(*lane, piece, &mut writer)?;
         }
@@ -320,14 +316,27 @@ pub(super) fn run_of(entry: &BacklogEntry, place: PlaceSlot) -> Run {
 }
 
 /// Copies runs, reading a block only once for all pinned messages in it.
-struct Copier<'a> {
+pub(super) struct Copier<'a> {
     store: &'a PayloadStore,
     last: Option<(Piece, Source)>,
     frame: Vec<u8>,
 }
 
-impl Copier<'_> {
-    fn copy(&mut self, lane: LaneId, piece: &Piece, writer: &mut BacklogWriter) -> Result<(), PayloadError> {
+impl<'a> Copier<'a> {
+    pub(super) fn new(store: &'a PayloadStore) -> Self {
+        Self {
+            store,
+            last: None,
+            frame: Vec::new(),
+        }
+    }
+
+    pub(super) fn copy(
+        &mut self,
+        lane: LaneId,
+        piece: &Piece,
+        writer: &mut BacklogWriter,
+    ) -> Result<(), PayloadError> {
         let same = |last: &Piece| {
             (last.place, last.run.at, last.run.bytes) == (piece.place, piece.run.at, piece.run.bytes)
         };

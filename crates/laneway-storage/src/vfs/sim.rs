@@ -191,6 +191,20 @@ impl Vfs for SimVfs {
         if off { Err(power_is_off()) } else { Ok(()) }
     }
 
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.lock();
+        let off = state.operation()?;
+        let inode = state.names.get(from).cloned().ok_or(io::ErrorKind::NotFound)?;
+        if state.names.contains_key(to) || state.dirs.contains(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if to.parent().is_some_and(|dir| !state.dirs.contains(dir)) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.put_name(to, Some(inode));
+        if off { Err(power_is_off()) } else { Ok(()) }
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.lock();
         let off = state.operation()?;

@@ -11,4 +11,5 @@ mod formats;
 mod payload;
 mod race;
 mod rows;
+mod snapshot;
 mod world;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use laneway_core::ids::{LaneId, Offset, PartitionId};
 use laneway_core::time::WallTime;
-use laneway_storage::checkpoint::{CheckpointError, CheckpointStore};
+use laneway_storage::checkpoint::{CheckpointError, CheckpointStore, CheckpointWriter};
 use laneway_storage::codec::push_frame;
 use laneway_storage::payload::{PayloadError, PayloadOptions, PayloadStore, StoredMessage, WalBlock};
 use laneway_storage::rows::{RowStore, SledRowStore, VfsRowStore};
-use laneway_storage::vfs::{Crash, SimVfs};
+use laneway_storage::snapshot::OutgoingSnapshot;
+use laneway_storage::vfs::{Crash, SimVfs, Vfs};
 use laneway_storage::wal::{Wal, WalEntry, WalError, WalOptions, WalWriter};
 
 use proptest::prelude::ProptestConfig;
@@ -198,6 +199,13 @@ impl Twin {
     }
 }
 
+/// Folders of checkpoint and backlog.
+pub(crate) type Dirs = (PathBuf, PathBuf);
+
+fn apart() -> Dirs {
+    (PathBuf::from("/d/checkpoint"), PathBuf::from("/d/backlog"))
+}
+
 /// A partition's stores on one disk.
 pub(crate) struct World {
     pub(crate) vfs: SimVfs,
@@ -207,6 +215,8 @@ pub(crate) struct World {
     pub(crate) rows: Arc<dyn RowStore>,
     /// Where sled works, if it does.
     sled: Option<Arc<TempDir>>,
+    /// Of the checkpoint and of the backlog.
+    dirs: Dirs,
     pub(crate) store: PayloadStore,
     pub(crate) checkpoints: CheckpointStore,
     /// Everything ever appended.
@@ -216,26 +226,36 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(options: PayloadOptions) -> Self {
-        Self::open(&SimVfs::new(), options, Vec::new(), None)
+        Self::open(&SimVfs::new(), options, Vec::new(), None, apart())
+    }
+
+    /// Opens what is in one folder, and a log that knows of it; `ops` are those of the world it comes from.
+    pub(crate) fn within(vfs: &SimVfs, options: PayloadOptions, ops: Vec<Op>, dir: &Path) -> Self {
+        Self::open(vfs, options, ops, None, (dir.to_owned(), dir.to_owned()))
     }
 
     /// The same, with rows in sled.
     pub(crate) fn with_sled(options: PayloadOptions) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        Self::open(&SimVfs::new(), options, Vec::new(), Some(dir))
+        Self::open(&SimVfs::new(), options, Vec::new(), Some(dir), apart())
     }
 
     /// Opens what is on the disk and replays the log; `ops` are the entries that it may hold.
-    fn open(vfs: &SimVfs, options: PayloadOptions, mut ops: Vec<Op>, sled: Option<Arc<TempDir>>) -> Self {
+    fn open(
+        vfs: &SimVfs,
+        options: PayloadOptions,
+        mut ops: Vec<Op>,
+        sled: Option<Arc<TempDir>>,
+        dirs: Dirs,
+    ) -> Self {
         let arc = || Arc::new(vfs.clone());
         let (wal, writer, recovery) = Wal::open_stepped(arc(), PathBuf::from("/d/wal"), WAL_OPTIONS).unwrap();
         let rows: Arc<dyn RowStore> = match &sled {
             Some(dir) => Arc::new(SledRowStore::open(&dir.path().join("rows")).unwrap()),
             None => Arc::new(VfsRowStore::open(arc(), Path::new("/d/rows")).unwrap()),
         };
-        let (checkpoints, manifest) =
-            CheckpointStore::open(arc(), PathBuf::from("/d/checkpoint"), P).unwrap();
-        let dir = PathBuf::from("/d/backlog");
+        let (checkpoints, manifest) = CheckpointStore::open(arc(), dirs.0.clone(), P).unwrap();
+        let dir = dirs.1.clone();
         let store = PayloadStore::open(arc(), wal.clone(), rows.clone(), dir, P, options).unwrap();
         let applied = manifest.as_ref().map_or(0, |manifest| manifest.applied.0 + 1);
         let mut twin = Twin::default();
@@ -272,6 +292,7 @@ impl World {
             writer,
             rows,
             sled,
+            dirs,
             store,
             checkpoints,
             ops,
@@ -293,6 +314,7 @@ impl World {
             options,
             ops,
             sled,
+            dirs,
             wal,
             writer,
             rows,
@@ -301,7 +323,7 @@ impl World {
         } = self;
         vfs.crash(crash);
         drop((wal, writer, rows, store));
-        Self::open(&vfs, options, ops, sled)
+        Self::open(&vfs, options, ops, sled, dirs)
     }
 
     /// Appends an entry and applies it.
@@ -347,6 +369,32 @@ impl World {
         let full = full || self.checkpoints.wants_full();
         let cut = self.store.cut();
         let mut writer = self.checkpoints.begin(full)?;
+        self.write_rows(&mut writer, full)?;
+        writer.payload_cut(&cut)?;
+        let manifest = writer.finish((index, 1, 7), Bytes::from_static(b"members"), Vec::new())?;
+        assert_eq!(manifest.applied.0, index);
+        let (done, _) = callback();
+        self.wal.purge(P, (index, 1, 7), done);
+        self.writer.step();
+        Ok(())
+    }
+
+    /// Makes a snapshot of what is there now.
+    pub(crate) fn export(&self) -> OutgoingSnapshot {
+        let vfs: Arc<dyn Vfs> = Arc::new(self.vfs.clone());
+        let index = self.twin.applied - 1;
+        let (id, dir) = OutgoingSnapshot::create(&*vfs, Path::new("/d")).unwrap();
+        let (checkpoints, _) = CheckpointStore::open(Arc::clone(&vfs), dir.clone(), P).unwrap();
+        let mut writer = checkpoints.begin(true).unwrap();
+        self.write_rows(&mut writer, true).unwrap();
+        writer
+            .finish((index, 1, 7), Bytes::from_static(b"members"), Vec::new())
+            .unwrap();
+        self.store.export(&dir).unwrap();
+        OutgoingSnapshot::seal(vfs, dir, id, P).unwrap()
+    }
+
+    fn write_rows(&self, writer: &mut CheckpointWriter, full: bool) -> Result<(), CheckpointError> {
         // A delta without knowledge of what changed: everything is written again, and what is gone is removed.
         for old in 0..10u64 {
             for incarnation in 0..20u64 {
@@ -364,12 +412,6 @@ impl World {
                 Some(b""),
             )?;
         }
-        writer.payload_cut(&cut)?;
-        let manifest = writer.finish((index, 1, 7), Bytes::from_static(b"members"), Vec::new())?;
-        assert_eq!(manifest.applied.0, index);
-        let (done, _) = callback();
-        self.wal.purge(P, (index, 1, 7), done);
-        self.writer.step();
         Ok(())
     }
 

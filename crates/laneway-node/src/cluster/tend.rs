@@ -1,0 +1,190 @@
+//! What leaders do of their own accord: put new data of a node in the place of its old one, spread the lead over the nodes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use laneway_core::ids::PartitionId;
+use laneway_raft::{Group, node_number};
+use tokio::time::Instant;
+
+use super::change::Change;
+use crate::node::Node;
+
+/// Between two rounds.
+const ROUND: Duration = Duration::from_millis(300);
+
+/// A node gets the lead back when it has been there, and the lead has been here, for so long.
+const SPREAD_AFTER: Duration = Duration::from_secs(5);
+
+/// After a failed change of a group's members or lead.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// Longest wait for the lead to pass on when the node stops.
+const HAND_OVER_WAIT: Duration = Duration::from_secs(2);
+
+/// What a node remembers of its groups and peers from round to round.
+struct Tender {
+    node: Node,
+    takeover: Duration,
+    /// Since when which data runs as each node.
+    seen: HashMap<u16, (u64, Instant)>,
+    /// Since when this node leads each group.
+    led: HashMap<PartitionId, Instant>,
+    not_before: HashMap<PartitionId, Instant>,
+}
+
+/// Runs until the task is aborted.
+pub(crate) async fn tend(node: Node, takeover: Duration) {
+    let mut tender = Tender {
+        node,
+        takeover,
+        seen: HashMap::new(),
+        led: HashMap::new(),
+        not_before: HashMap::new(),
+    };
+    let mut rounds = tokio::time::interval(ROUND);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        tender.look_at_peers();
+        let groups: Vec<PartitionId> = tender.node.group_ids().collect();
+        for id in groups {
+            tender.tend_group(id).await;
+        }
+    }
+}
+
+impl Tender {
+    fn look_at_peers(&mut self) {
+        let Some(peers) = &self.node.inner.peers else { return };
+        for peer in peers.nodes() {
+            match self.node.raft_id_of(peer) {
+                None => drop(self.seen.remove(&peer)),
+                Some(raft_id) => {
+                    let seen = self.seen.entry(peer).or_insert((raft_id, Instant::now()));
+                    if seen.0 != raft_id {
+                        *seen = (raft_id, Instant::now());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn tend_group(&mut self, id: PartitionId) {
+        let group = self.node.group(id).filter(|_| self.node.lack_of(id).is_none());
+        let Some(group) = group.filter(|group| group.leadership().is_self) else {
+            self.led.remove(&id);
+            return;
+        };
+        self.led.entry(id).or_insert_with(Instant::now);
+        if self.not_before.get(&id).is_some_and(|at| Instant::now() < *at) {
+            return;
+        }
+        let mut outcome = self.replace(id, &group).await;
+        if outcome.is_ok() {
+            outcome = self.spread(id, &group).await;
+        }
+        if let Err(why) = outcome {
+            tracing::info!(partition = %id, why, "tending the group's members did not succeed, it is tried again");
+            self.not_before.insert(id, Instant::now() + PAUSE_AFTER_FAILURE);
+        }
+    }
+
+    /// New data of a member's node: first it learns, then it votes in the place of the old one.
+    async fn replace(&self, id: PartitionId, group: &Group) -> Result<(), String> {
+        let members = group.members();
+        let change = Change {
+            node: &self.node,
+            id,
+            group,
+        };
+        for voter in &members.voters {
+            let Some((now, since)) = self.seen.get(&node_number(*voter)) else {
+                continue;
+            };
+            if now == voter || since.elapsed() < self.takeover {
+                continue;
+            }
+            if !members.learners.contains(now) && !members.voters.contains(now) {
+                tracing::info!(partition = %id, node = node_number(*now), "a node is back with new data: it learns");
+                return group.add_learner(*now).await.map_err(|error| error.to_string());
+            }
+            if change.is_caught_up(*now) {
+                tracing::info!(partition = %id, node = node_number(*now), "the new data of a node takes its place");
+                return change.make_voter(*now).await.map_err(|error| error.message);
+            }
+        }
+        for learner in &members.learners {
+            let replaced = self
+                .seen
+                .get(&node_number(*learner))
+                .is_some_and(|(now, since)| now != learner && since.elapsed() >= self.takeover);
+            if replaced {
+                return group
+                    .remove_learner(*learner)
+                    .await
+                    .map_err(|error| error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// The groups' leads go round the voters in the order of their numbers.
+    async fn spread(&self, id: PartitionId, group: &Group) -> Result<(), String> {
+        let long_led = self.led.get(&id).is_some_and(|since| since.elapsed() >= SPREAD_AFTER);
+        if !long_led {
+            return Ok(());
+        }
+        let members = group.members();
+        let place = if id == PartitionId::CATALOG {
+            self.node.inner.partitions.len()
+        } else {
+            usize::from(id.0)
+        };
+        let Some(wanted) = members.voters.iter().nth(place % members.voters.len().max(1)) else {
+            return Ok(());
+        };
+        let long_there = self
+            .seen
+            .get(&node_number(*wanted))
+            .is_some_and(|(now, since)| now == wanted && since.elapsed() >= SPREAD_AFTER);
+        let change = Change {
+            node: &self.node,
+            id,
+            group,
+        };
+        if !long_there || members.joint || !change.is_caught_up(*wanted) {
+            return Ok(());
+        }
+        tracing::info!(partition = %id, to = node_number(*wanted), "the lead goes to the node whose turn it is");
+        group
+            .transfer_leader(*wanted)
+            .await
+            .map_err(|error| error.to_string())
+    }
+}
+
+impl Node {
+    /// Hands the lead of every group to another node that is there, so that nobody has to notice that this one stops. Returns
+    /// within seconds, whatever comes of it.
+    pub async fn hand_over(&self) {
+        let handing = self.group_ids().filter_map(|id| {
+            let group = self.group(id).filter(|group| group.leadership().is_self)?;
+            let voters = group.members().voters;
+            (voters.len() > 1).then(|| async move {
+                let change = Change {
+                    node: self,
+                    id,
+                    group: &group,
+                };
+                match tokio::time::timeout(HAND_OVER_WAIT, change.hand_over(&voters)).await {
+                    Ok(Ok(())) => tracing::info!(partition = %id, "handed the lead over"),
+                    Ok(Err(error)) => tracing::warn!(partition = %id, %error, "cannot hand the lead over"),
+                    Err(_) => tracing::warn!(partition = %id, "handing the lead over took too long"),
+                }
+            })
+        });
+        join_all(handing).await;
+    }
+}

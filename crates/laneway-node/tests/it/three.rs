@@ -1,0 +1,192 @@
+//! Three nodes in one process, over loopback.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::Path;
+
+use laneway_core::command::AckStatus;
+use laneway_core::reply::AckedItem;
+use laneway_node::{AckOutcome, Node, NodeOptions, PeerNetOptions, PushReply, PushRequest};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::support::{SOON, ack, ack_item, item, options, payloads, pop, pop_request, push};
+
+/// A cluster with its directories.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Option<Node>>,
+    dirs: Vec<TempDir>,
+    addresses: BTreeMap<u16, String>,
+}
+
+/// Ports that were free a moment ago.
+fn free_ports(count: usize) -> Vec<u16> {
+    let listeners: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free"))
+        .collect();
+    let port = |listener: &TcpListener| listener.local_addr().expect("it is bound").port();
+    listeners.iter().map(port).collect()
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Self {
+        let addresses = (1..).zip(free_ports(3));
+        let addresses = addresses.map(|(node, port)| (node, format!("127.0.0.1:{port}")));
+        let mut cluster = Self {
+            nodes: vec![None, None, None],
+            dirs: (0..3).map(|_| tempfile::tempdir().expect("a folder")).collect(),
+            addresses: addresses.collect(),
+        };
+        for at in 0..3 {
+            cluster.start_node(at).await;
+        }
+        cluster.ready().await;
+        cluster
+    }
+
+    fn options(&self, at: usize) -> NodeOptions {
+        let number = u16::try_from(at + 1).expect("three nodes");
+        let mut options = options(self.dir(at));
+        options.node = number;
+        options.partitions = 4;
+        options.peers = Some(PeerNetOptions {
+            listen: self.addresses[&number].clone(),
+            addresses: self.addresses.clone(),
+            fingerprint: 1,
+            takeover_ms: 500,
+        });
+        options
+    }
+
+    pub(crate) fn dir(&self, at: usize) -> &Path {
+        self.dirs[at].path()
+    }
+
+    pub(crate) async fn start_node(&mut self, at: usize) {
+        let (node, _) = Node::start(self.options(at)).await.expect("the node starts");
+        self.nodes[at] = Some(node);
+    }
+
+    pub(crate) async fn stop_node(&mut self, at: usize) {
+        let node = self.nodes[at].take().expect("it runs");
+        node.shutdown().await;
+    }
+
+    pub(crate) fn node(&self, at: usize) -> &Node {
+        self.nodes[at].as_ref().expect("it runs")
+    }
+
+    /// Waits until all running nodes serve.
+    pub(crate) async fn ready(&self) {
+        let deadline = Instant::now() + SOON;
+        for node in self.nodes.iter().flatten() {
+            while !node.readiness().ready {
+                if Instant::now() >= deadline {
+                    for node in self.nodes.iter().flatten() {
+                        for group in node.status().await.groups {
+                            eprintln!("node {}: {group:?}", node.status().await.node);
+                        }
+                    }
+                    panic!("{:?}", node.readiness());
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    pub(crate) async fn stop(mut self) {
+        for at in 0..3 {
+            if self.nodes[at].is_some() {
+                self.stop_node(at).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_node_takes_any_request() {
+    let cluster = Cluster::start().await;
+    let lanes = 12;
+    for n in 0..lanes {
+        let items = (0..3)
+            .map(|m| item("q", &format!("lane{n}"), &format!("{n}/{m}"), &format!("[{n},{m}]")))
+            .collect();
+        let replies = push(cluster.node(n % 3), items).await;
+        assert!(replies.iter().all(|reply| matches!(reply, PushReply::Queued(_))));
+    }
+    let again = push(cluster.node(1), vec![item("q", "lane0", "0/1", "1")]).await;
+    assert!(matches!(&again[0], PushReply::Duplicate(position) if position.offset.0 == 1));
+    let mut seen = 0;
+    for n in 0..lanes {
+        let popped = pop(cluster.node((n + 1) % 3), "q").await;
+        assert_eq!(popped.lanes.len(), 1);
+        let lane = &popped.lanes[0];
+        seen += lane.messages.len();
+        let last = &lane.messages[2].transaction_id;
+        let item = ack_item(lane.lane, last, AckStatus::Completed, popped.lease_id);
+        let done = ack(cluster.node((n + 2) % 3), item).await;
+        assert_eq!(done.outcome, AckOutcome::Applied(AckedItem::Done));
+    }
+    assert_eq!(seen, lanes * 3);
+    for at in 0..3 {
+        assert!(payloads(&pop(cluster.node(at), "q").await).is_empty());
+        let info = cluster.node(at).queue("q").await.unwrap().unwrap();
+        assert_eq!((info.lanes.len(), info.counts.completed), (lanes, (lanes * 3) as u64));
+    }
+    cluster.stop().await;
+}
+
+/// Pushes one message and repeats it until its outcome is known.
+async fn push_until_known(node: &Node, id: &str) {
+    let deadline = Instant::now() + SOON;
+    loop {
+        let request = PushRequest {
+            request_id: None,
+            items: vec![item("q", "a", id, "2")],
+        };
+        match node.push(request).await {
+            Ok(_) => return,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_three_go_on_and_the_third_catches_up() {
+    let mut cluster = Cluster::start().await;
+    push(cluster.node(0), vec![item("q", "a", "1", "1")]).await;
+    for stopped in 0..3 {
+        cluster.stop_node(stopped).await;
+        cluster.ready().await;
+        let other = (stopped + 1) % 3;
+        let id = format!("while {stopped} was down");
+        push_until_known(cluster.node(other), &id).await;
+        cluster.start_node(stopped).await;
+        cluster.ready().await;
+    }
+    let mut request = pop_request("q");
+    request.wait = Some(SOON);
+    let mut popped = cluster.node(2).pop(request).await.unwrap();
+    popped.delivered();
+    assert_eq!(payloads(&popped), ["1", "2", "2", "2"]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_alone_refuses_and_changes_nothing() {
+    let mut cluster = Cluster::start().await;
+    push(cluster.node(0), vec![item("q", "a", "1", "1")]).await;
+    cluster.stop_node(1).await;
+    cluster.stop_node(2).await;
+    let request = PushRequest {
+        request_id: None,
+        items: vec![item("q", "a", "2", "2")],
+    };
+    let refused = cluster.node(0).push(request).await.unwrap_err();
+    assert!(
+        matches!(refused.code, "no_leader" | "outcome_unknown"),
+        "{refused:?}"
+    );
+    assert!(!cluster.node(0).readiness().ready);
+    cluster.stop().await;
+}
