@@ -24,6 +24,7 @@ use crate::admission::Admission;
 use crate::api::{ErrorClass, RequestError};
 use crate::caller::{Waits, WhoseOutcome, caller};
 use crate::options::NodeLimits;
+use crate::snapshot::ReplicaDisk;
 
 /// The catalog as the rest of the node sees it.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct CatalogHandle {
     pub(crate) serving: AtomicBool,
     pub(crate) applied_index: AtomicU64,
     pub(crate) checkpoint_index: AtomicU64,
+    /// Held by whoever changes the catalog's files.
+    disk: Arc<ReplicaDisk>,
     live: RwLock<Live>,
     admission: Admission,
     waits: Waits,
@@ -58,6 +61,7 @@ impl CatalogHandle {
             serving: AtomicBool::new(false),
             applied_index: AtomicU64::new(0),
             checkpoint_index: AtomicU64::new(0),
+            disk: Arc::default(),
             live: RwLock::default(),
             admission: Admission::new(limits),
             waits: Waits::new(limits),
@@ -67,6 +71,11 @@ impl CatalogHandle {
     /// The machine as applied here; may miss what another leader has committed.
     pub(crate) fn machine(&self) -> RwLockReadGuard<'_, CatalogMachine> {
         self.machine.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guard of its files.
+    pub(crate) fn disk(&self) -> &Arc<ReplicaDisk> {
+        &self.disk
     }
 
     /// For the actor alone.

@@ -31,6 +31,7 @@ mod process;
 mod propagator;
 mod replica;
 mod router;
+mod snapshot;
 mod span_cache;
 mod supervisor;
 

@@ -1,6 +1,9 @@
 //! The thread that keeps the disk in order: checkpoints, purging, recycling of WAL segments, compaction, free space.
 
+mod checkpoint;
+mod purge;
 mod scrub;
+mod snapshot;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,21 +12,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use laneway_core::ids::PartitionId;
-use laneway_raft::{CheckpointName, Group};
-use laneway_storage::checkpoint::{CheckpointStore, CheckpointWriter, Manifest};
-use laneway_storage::codec;
+use laneway_storage::FileError;
 use laneway_storage::payload::PayloadError;
 use laneway_storage::vfs::Vfs;
 use laneway_storage::wal::{Wal, WalError};
 
 use self::scrub::Scrubs;
 
-use crate::catalog::{CatalogHandle, CatalogMsg, CatalogPart};
+use crate::catalog::CatalogHandle;
 use crate::options::StorageOptions;
-use crate::partition::{CheckpointPart, LogPosition, PartitionHandle, PartitionMsg, Stores};
+use crate::partition::{PartitionHandle, PartitionMsg, Stores};
 use crate::replica::ReplicaContext;
+use crate::snapshot::{MakeSnapshot, SnapshotHub};
 
 /// Between two rounds.
 const ROUND: Duration = Duration::from_millis(200);
@@ -107,24 +108,30 @@ pub(crate) struct Work {
 pub(crate) struct Maintenance {
     stop: Mutex<Option<mpsc::Sender<()>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    snapshots: Arc<SnapshotHub>,
 }
 
 impl Maintenance {
     pub(crate) fn start(work: Work) -> std::io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
+        let (maker, wanted) = mpsc::channel();
+        let snapshots = Arc::clone(&work.catalog.1.snapshots);
+        snapshots.connect(maker);
         let thread = std::thread::Builder::new()
             .name("maintenance".to_owned())
             .spawn(move || {
-                Round::new(work).run(&stopped);
+                Round::new(work).run(&stopped, &wanted);
             })?;
         Ok(Self {
             stop: Mutex::new(Some(stop)),
             thread: Mutex::new(Some(thread)),
+            snapshots,
         })
     }
 
     /// Blocking.
     pub(crate) fn stop(&self) {
+        self.snapshots.disconnect();
         drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
@@ -159,6 +166,12 @@ enum RoundError {
     Payload(#[from] PayloadError),
     #[error(transparent)]
     Wal(#[from] WalError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("a snapshot was put in place, it is being opened")]
+    Superseded,
+    #[error("{0}")]
+    NotExported(String),
 }
 
 impl RoundError {
@@ -185,7 +198,7 @@ impl Round {
         }
     }
 
-    fn run(&mut self, stopped: &Receiver<()>) {
+    fn run(&mut self, stopped: &Receiver<()>, wanted: &Receiver<MakeSnapshot>) {
         loop {
             match stopped.recv_timeout(ROUND) {
                 Err(RecvTimeoutError::Timeout) => {}
@@ -200,6 +213,10 @@ impl Round {
                     partition.cast(PartitionMsg::Retain);
                 }
             }
+            self.snapshots().give_up(self.work.disk.is_low());
+            while let Ok(ask) = wanted.try_recv() {
+                self.make_snapshot(ask);
+            }
             self.checkpoints();
             self.recycle();
             self.compact();
@@ -209,7 +226,8 @@ impl Round {
     }
 
     fn checkpoints(&mut self) {
-        let pressed = self.segments_in_use() >= self.work.storage.wal_segments_max as usize;
+        // While the log is held for a snapshot's receiver, more checkpoints would not make it shorter.
+        let pressed = self.is_pressed() && !self.snapshots().holds_any();
         for at in 0..self.work.partitions.len() {
             let (partition, context) = self.work.partitions[at].clone();
             let applied = partition.applied_index.load(Ordering::Acquire);
@@ -220,16 +238,16 @@ impl Round {
                 .map_or(0, |stores| stores.dedup.stats().rows_in_memory);
             let rows = dedup_rows >= self.work.storage.dedup_rows_in_memory_max / 4;
             if applied > written && (pressed || rows || self.due(partition.id, bytes)) {
-                let outcome = self.checkpoint_partition(&partition, &context);
-                self.written(partition.id, outcome);
+                let outcome = self.checkpoint_partition(&partition, &context, None);
+                self.written(partition.id, outcome.map(|written| written.bytes));
             }
         }
         let (catalog, context) = self.work.catalog.clone();
         let applied = catalog.applied_index.load(Ordering::Acquire);
         let written = catalog.checkpoint_index.load(Ordering::Acquire);
         if applied > written && (pressed || self.due(PartitionId::CATALOG, 0)) {
-            let outcome = self.checkpoint_catalog(&catalog, &context);
-            self.written(PartitionId::CATALOG, outcome);
+            let outcome = self.checkpoint_catalog(&catalog, &context, None);
+            self.written(PartitionId::CATALOG, outcome.map(|written| written.bytes));
         }
     }
 
@@ -251,6 +269,8 @@ impl Round {
                 let sum = self.checkpoint_bytes.values().sum();
                 self.work.checkpoint_bytes.store(sum, Ordering::Relaxed);
             }
+            // What was to be written is of the past.
+            Err(RoundError::Superseded) => {}
             Err(error) => {
                 // The rows of the failed one are lost to the next delta: it must be whole.
                 self.full_wanted.insert(partition, true);
@@ -259,119 +279,9 @@ impl Round {
         }
     }
 
-    fn checkpoint_partition(
-        &self,
-        partition: &Arc<PartitionHandle>,
-        context: &ReplicaContext,
-    ) -> Result<u64, RoundError> {
-        let _disk = partition.lock_disk();
-        let (store, _) = CheckpointStore::open(Arc::clone(&context.vfs), context.dir.clone(), partition.id)?;
-        let full = store.wants_full() || self.full_wanted.get(&partition.id).copied().unwrap_or(false);
-        let (to, parts) = mpsc::channel();
-        let stores = partition.stores().map_err(|_| RoundError::NoActor)?;
-        if !partition.cast(PartitionMsg::BeginCheckpoint { full, to }) {
-            return Err(RoundError::NoActor);
-        }
-        let write = || {
-            let CheckpointPart::Cut {
-                applied,
-                membership,
-                payloads,
-                dedup,
-                dedup_from,
-            } = next(&parts)?
-            else {
-                return Err(RoundError::NoActor);
-            };
-            let mut writer = store.begin(full)?;
-            loop {
-                partition.cast(PartitionMsg::CheckpointStep);
-                let CheckpointPart::Rows { rows, done } = next(&parts)? else {
-                    return Err(RoundError::NoActor);
-                };
-                for (key, row) in rows {
-                    put_row(&mut writer, &key, row.as_ref())?;
-                }
-                if done {
-                    break;
-                }
-            }
-            writer.payload_cut(&payloads)?;
-            stores.dedup.expire(dedup_from);
-            let dedup_files = stores.dedup.write(dedup)?;
-            let manifest = writer.finish(position(applied), membership, dedup_files)?;
-            stores.dedup.remove_unlisted(&manifest.dedup)?;
-            Ok(manifest)
-        };
-        match write() {
-            Ok(manifest) => {
-                let name = name_of(&manifest);
-                partition.cast(PartitionMsg::CheckpointWritten(name.clone()));
-                self.purge(partition.group(), partition.id, name.index);
-                Ok(store.bytes())
-            }
-            Err(error) => {
-                partition.cast(PartitionMsg::AbandonCheckpoint);
-                Err(error)
-            }
-        }
-    }
-
-    fn checkpoint_catalog(
-        &self,
-        catalog: &Arc<CatalogHandle>,
-        context: &ReplicaContext,
-    ) -> Result<u64, RoundError> {
-        let id = PartitionId::CATALOG;
-        let (store, _) = CheckpointStore::open(Arc::clone(&context.vfs), context.dir.clone(), id)?;
-        let full = store.wants_full() || self.full_wanted.get(&id).copied().unwrap_or(false);
-        let (to, parts) = mpsc::channel();
-        if !catalog.cast(CatalogMsg::BeginCheckpoint { full, to }) {
-            return Err(RoundError::NoActor);
-        }
-        let write = || {
-            let CatalogPart::Cut { applied, membership } = next(&parts)? else {
-                return Err(RoundError::NoActor);
-            };
-            let mut writer = store.begin(full)?;
-            loop {
-                catalog.cast(CatalogMsg::CheckpointStep);
-                let CatalogPart::Rows { rows, done } = next(&parts)? else {
-                    return Err(RoundError::NoActor);
-                };
-                for (key, row) in rows {
-                    put_row(&mut writer, &key, row.as_ref())?;
-                }
-                if done {
-                    break;
-                }
-            }
-            Ok(writer.finish(position(applied), membership, Vec::new())?)
-        };
-        match write() {
-            Ok(manifest) => {
-                let name = name_of(&manifest);
-                catalog.cast(CatalogMsg::CheckpointWritten(name.clone()));
-                self.purge(catalog.group(), id, name.index);
-                Ok(store.bytes())
-            }
-            Err(error) => {
-                catalog.cast(CatalogMsg::AbandonCheckpoint);
-                Err(error)
-            }
-        }
-    }
-
-    /// The log up to the checkpoint is no longer needed.
-    fn purge(&self, group: Option<Group>, partition: PartitionId, index: u64) {
-        let Some(group) = group else { return };
-        let outcome = self.work.runtime.block_on(async {
-            group.name_checkpoint().await.map_err(|error| error.to_string())?;
-            group.purge(index).await.map_err(|error| error.to_string())
-        });
-        if let Err(error) = outcome {
-            tracing::debug!(%partition, error, "log not purged yet");
-        }
+    /// The log has as many segments as it should.
+    fn is_pressed(&self) -> bool {
+        self.segments_in_use() >= self.work.storage.wal_segments_max as usize
     }
 
     fn segments_in_use(&self) -> usize {
@@ -464,32 +374,4 @@ fn free(wal: &Wal, stores: &[Arc<Stores>], segment: u64) -> Result<bool, RoundEr
     }
     // What was applied in the meantime is copied in the next round; a recycled segment would take it along.
     Ok(clear && wal.release_segment(segment)?)
-}
-
-fn next<T>(parts: &Receiver<T>) -> Result<T, RoundError> {
-    parts.recv_timeout(ROWS_WAIT).map_err(|_| RoundError::NoActor)
-}
-
-fn put_row<K: serde::Serialize, R: serde::Serialize>(
-    writer: &mut CheckpointWriter,
-    key: &K,
-    row: Option<&R>,
-) -> Result<(), RoundError> {
-    let row = row.map(codec::encode);
-    Ok(writer.row(&codec::encode(key), row.as_deref())?)
-}
-
-fn position(applied: LogPosition) -> (u64, u64, u64) {
-    (applied.index, applied.term, applied.leader)
-}
-
-fn name_of(manifest: &Manifest) -> CheckpointName {
-    let (index, term, leader) = manifest.applied;
-    let membership: Bytes = manifest.membership.clone();
-    CheckpointName {
-        index,
-        term,
-        leader,
-        membership,
-    }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use laneway_raft::{Group, Peers};
-use laneway_storage::vfs::{RealVfs, Vfs, VfsLock};
+use laneway_storage::vfs::{RealVfs, VfsLock};
 use laneway_storage::wal::Wal;
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
@@ -26,7 +26,6 @@ use crate::partition::PartitionHandle;
 use crate::supervisor::SupervisorMsg;
 
 pub(crate) use standing::Standing;
-use start::{Foundation, io_error};
 pub use start::{Recovered, StartError};
 
 /// Longest wait for actors to end at a stop.
@@ -46,6 +45,7 @@ pub(crate) struct Inner {
     /// Of all nodes of the cluster file, for people.
     pub(crate) addresses: BTreeMap<u16, String>,
     takeover: Duration,
+    pub(crate) quorum_lost_after: Duration,
     data_dir: PathBuf,
     started: Instant,
     pub(crate) catalog: Arc<CatalogHandle>,
@@ -77,26 +77,27 @@ impl Node {
     /// Starts a node on its data directory, which is made when missing, and replays what the last process left.
     ///
     /// Returns when all partitions are recovered; they may still be electing (see [`Node::readiness`]). Errors: nothing
-    /// was changed when the data directory is refused.
+    /// was changed when the data directory is refused. Damaged data of one of three or more nodes is no error: it is moved
+    /// aside, and the node gets everything from the others.
     pub async fn start(options: NodeOptions) -> Result<(Self, Recovered), StartError> {
-        let started = Instant::now();
-        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
-        let opened = tokio::task::spawn_blocking(move || Foundation::open(options, vfs))
-            .await
-            .map_err(|error| io_error("opening the data directory", std::io::Error::other(error)))??;
-        opened.build(started).await
+        start::start_node(options, Arc::new(RealVfs)).await
     }
 
     /// Starts what concerns the other nodes.
     fn run_with_peers(&self) {
         let Some(peers) = &self.inner.peers else { return };
         let founding = founding::found_or_join(self.clone(), peers.clone());
+        let telling = crate::parking::tell_interests(self.clone(), peers.clone());
         let tending = crate::cluster::tend(self.clone(), self.inner.takeover);
         self.inner
             .tasks
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .extend([tokio::spawn(founding), tokio::spawn(tending)]);
+            .extend([
+                tokio::spawn(founding),
+                tokio::spawn(tending),
+                tokio::spawn(telling),
+            ]);
     }
 
     /// Stops: no request is taken any more, what is in the log is on disk. Idempotent.

@@ -1,11 +1,17 @@
 //! Pops that wait for a message. One lane that becomes claimable wakes one of them.
 
-use std::collections::{HashMap, VecDeque};
+mod remote;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use laneway_core::ids::{PartitionId, QueueId};
+use laneway_raft::Peers;
 use tokio::sync::Notify;
+
+use remote::Interests;
+pub(crate) use remote::tell_interests;
 
 /// Where a waiter waits: a queue's incarnation and a group.
 pub(crate) type ParkingKey = (QueueId, Arc<str>);
@@ -15,11 +21,17 @@ pub(crate) type ParkingKey = (QueueId, Arc<str>);
 pub(crate) struct Parking {
     inner: Mutex<Inner>,
     parked: AtomicU64,
+    peers: Option<Peers>,
+    interests: Interests,
+    /// Something is waited for that leaders elsewhere do not know of.
+    news: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     by_key: HashMap<ParkingKey, VecDeque<Arc<Waiter>>>,
+    /// Keys that leaders elsewhere have not been told.
+    untold: HashSet<ParkingKey>,
     /// Discovery pops: they also wait for queues that do not exist yet.
     discovery: Vec<Arc<Waiter>>,
 }
@@ -67,6 +79,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Parking {
+    /// With the way to other gateways, if there are any.
+    pub(crate) fn new(peers: Option<Peers>) -> Arc<Self> {
+        Arc::new(Self {
+            peers,
+            ..Self::default()
+        })
+    }
+
     /// Parks under each of `keys`; `discovery` also waits for new queues. From now on no hint is missed.
     pub(crate) fn park(
         self: &Arc<Self>,
@@ -87,6 +107,11 @@ impl Parking {
                 .or_default()
                 .push_back(Arc::clone(&waiter));
         }
+        if self.peers.is_some() {
+            // Told every time: a lane that became claimable before leaders knew is found by the look that follows.
+            inner.untold.extend(keys.iter().cloned());
+            self.news.notify_one();
+        }
         if discovery {
             inner.discovery.push(Arc::clone(&waiter));
         }
@@ -99,11 +124,41 @@ impl Parking {
         }
     }
 
-    /// A lane became claimable: wakes the pop that has waited longest and may take it.
-    pub(crate) fn lane_ready(&self, key: &ParkingKey, partition: PartitionId, lane: &Arc<str>) {
+    /// What is waited for here.
+    fn keys(&self) -> Vec<ParkingKey> {
+        let mut inner = locked(&self.inner);
+        inner.untold.clear();
+        inner.by_key.keys().cloned().collect()
+    }
+
+    /// What leaders elsewhere have not been told.
+    fn take_news(&self) -> Vec<ParkingKey> {
+        std::mem::take(&mut locked(&self.inner).untold)
+            .into_iter()
+            .collect()
+    }
+
+    /// Another node leads a partition: it knows nothing of what is waited for here.
+    pub(crate) fn another_leads(&self) {
+        if self.peers.is_some() {
+            let mut inner = locked(&self.inner);
+            inner.untold = inner.by_key.keys().cloned().collect();
+            self.news.notify_one();
+        }
+    }
+
+    /// Wakes everyone who waits for `key`.
+    fn look_again(&self, key: &ParkingKey) {
+        for waiter in locked(&self.inner).by_key.get(key).into_iter().flatten() {
+            waiter.offer(Hint::LookAgain);
+        }
+    }
+
+    /// A lane became claimable: wakes the pop that has waited longest here and may take it; false when there is none.
+    fn lane_ready(&self, key: &ParkingKey, partition: PartitionId, lane: &Arc<str>) -> bool {
         let inner = locked(&self.inner);
         let Some(waiters) = inner.by_key.get(key) else {
-            return;
+            return false;
         };
         for waiter in waiters {
             if waiter.lane.as_ref().is_some_and(|wanted| wanted != lane) {
@@ -115,9 +170,10 @@ impl Parking {
                 lane: Arc::clone(lane),
             };
             if waiter.offer(hint) {
-                return;
+                return true;
             }
         }
+        false
     }
 
     /// The queue is gone: wakes everyone who waits for it.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use laneway_core::ids::PartitionId;
 use laneway_raft::{AppliedState, CheckpointName, FsmMsg, Group, GroupOptions, Peers};
+use laneway_storage::FileError;
 use laneway_storage::checkpoint::MANIFEST_NAME;
 use laneway_storage::rows::RowStore;
+use laneway_storage::snapshot::Generation;
 use laneway_storage::vfs::Vfs;
 use laneway_storage::wal::Wal;
 use tokio::sync::mpsc;
@@ -16,6 +18,7 @@ use crate::metrics::NodeCounters;
 use crate::options::{NodeLimits, RaftOptions, StorageOptions};
 use crate::parking::Parking;
 use crate::partition::OpenError;
+use crate::snapshot::{ReplicaDisk, ReplicaSnapshots, SnapshotHub};
 
 /// Kept for a restart of the actor. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -34,8 +37,54 @@ pub(crate) struct ReplicaContext {
     pub(crate) raft: Arc<RaftOptions>,
     /// The way to the other replicas, if there are any.
     pub(crate) peers: Option<Peers>,
+    /// Those that are sent; shared by all replicas.
+    pub(crate) snapshots: Arc<SnapshotHub>,
     /// Raft ids to found the group with, if this node founds it and it was never founded.
     pub(crate) voters: Vec<u64>,
+}
+
+/// What a replica was found to live on.
+pub(crate) struct Found {
+    /// The folder of its files now.
+    pub(crate) dir: PathBuf,
+    /// It came as a snapshot: its membership may be older than this replica's part in it.
+    pub(crate) received: bool,
+    pub(crate) snapshots: ReplicaSnapshots,
+}
+
+impl Found {
+    /// Looks up where the replica with the base folder of `context` lives. Blocking, under the lock of its disk.
+    pub(crate) fn look(
+        context: &ReplicaContext,
+        partition: PartitionId,
+        disk: &Arc<ReplicaDisk>,
+    ) -> Result<(Self, Generation), FileError> {
+        let generation = Generation::find(&*context.vfs, &context.dir)?;
+        let found = Self {
+            dir: generation.dir.clone(),
+            received: generation.id != 0,
+            snapshots: ReplicaSnapshots::new(context, partition, Arc::clone(disk)),
+        };
+        Ok((found, generation))
+    }
+}
+
+/// Ends the switch to a snapshot that was put in place, once the replica was read from it: the log goes on behind it, and what
+/// else there is of other generations goes. Without one it only tidies up. Blocking, under the lock of its disk.
+pub(crate) fn settle(
+    context: &ReplicaContext,
+    partition: PartitionId,
+    mut generation: Generation,
+) -> Result<(), OpenError> {
+    if let Some(at) = generation.restart {
+        context.wal.restart_behind(partition, at)?;
+        tracing::info!(%partition, index = at.0, "the log goes on behind the snapshot");
+    }
+    generation.settle(&context.vfs)?;
+    context
+        .snapshots
+        .take_up(&context.vfs, &context.wal, &context.dir, partition)?;
+    Ok(())
 }
 
 /// Opens the Raft group; its messages, replay included, go through `to_actor` in order until that returns false.
@@ -43,6 +92,7 @@ pub(crate) async fn open_group(
     context: &ReplicaContext,
     partition: PartitionId,
     checkpoint: Option<CheckpointName>,
+    found: Found,
     to_actor: impl Fn(FsmMsg) -> bool + Send + 'static,
 ) -> Result<Group, OpenError> {
     let start_error = |what: String| OpenError::Start(partition, what);
@@ -83,7 +133,7 @@ pub(crate) async fn open_group(
         && checkpoint.is_none_or(|checkpoint| checkpoint < purged)
     {
         return Err(OpenError::CheckpointMissing {
-            manifest: context.dir.join(MANIFEST_NAME),
+            manifest: found.dir.join(MANIFEST_NAME),
             partition,
             purged,
             checkpoint,
@@ -96,7 +146,7 @@ pub(crate) async fn open_group(
         applied,
         fsm,
         context.peers.clone(),
-        None,
+        Some(Arc::new(found.snapshots)),
     )
     .await
     .map_err(|error| start_error(error.to_string()))?;
@@ -107,7 +157,7 @@ pub(crate) async fn open_group(
             .await
             .map_err(|error| start_error(error.to_string()))?;
     }
-    if !group.is_member() {
+    if !found.received && !group.is_member() {
         group.shutdown().await;
         return Err(OpenError::OtherIdentity {
             dir: context.dir.clone(),

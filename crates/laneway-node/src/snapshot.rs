@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub(crate) struct ReplicaDisk {
     lock: Mutex<()>,
     /// A snapshot was put in place: the machine that runs must write no more.
     superseded: AtomicBool,
+    /// How often the replica was opened: what was begun for an earlier machine is not ended for this one.
+    openings: AtomicU64,
 }
 
 impl ReplicaDisk {
@@ -48,8 +50,17 @@ impl ReplicaDisk {
     }
 
     /// The replica is being opened on what is in place now. Under the lock.
-    pub(crate) fn opened(&self) {
+    fn opened(&self) -> u64 {
         self.superseded.store(false, Ordering::Release);
+        self.openings.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    fn check_opening(&self, opening: u64) -> Result<(), String> {
+        if self.openings.load(Ordering::Acquire) == opening && !self.is_superseded() {
+            Ok(())
+        } else {
+            Err("the replica is being opened anew".to_owned())
+        }
     }
 }
 
@@ -205,7 +216,11 @@ impl SnapshotHub {
         }
     }
 
-    async fn make(self: Arc<Self>, vfs: Arc<dyn Vfs>, partition: PartitionId) -> Result<SnapshotOffer, String> {
+    async fn make(
+        self: Arc<Self>,
+        vfs: Arc<dyn Vfs>,
+        partition: PartitionId,
+    ) -> Result<SnapshotOffer, String> {
         let (reply, made) = oneshot::channel();
         let maker = self.maker.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ask = MakeSnapshot { partition, reply };
@@ -244,18 +259,21 @@ pub(crate) struct ReplicaSnapshots {
     base: PathBuf,
     partition: PartitionId,
     disk: Arc<ReplicaDisk>,
+    opening: u64,
     free_bytes_min: u64,
     /// Held while one is made, so that several receivers share it.
     making: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl ReplicaSnapshots {
+    /// For a replica that is being opened, under the lock of its disk.
     pub(crate) fn new(context: &ReplicaContext, partition: PartitionId, disk: Arc<ReplicaDisk>) -> Self {
         Self {
             hub: Arc::clone(&context.snapshots),
             vfs: Arc::clone(&context.vfs),
             base: context.dir.clone(),
             partition,
+            opening: disk.opened(),
             disk,
             free_bytes_min: context.limits.disk_free_bytes_min,
             making: Arc::default(),
@@ -314,17 +332,20 @@ impl SnapshotStore for ReplicaSnapshots {
 
     fn receive(&self, offer: SnapshotOffer) -> BoxFuture<'_, Result<IncomingSnapshot, String>> {
         let (vfs, base, partition) = (Arc::clone(&self.vfs), self.base.clone(), self.partition);
-        let (disk, free_bytes_min) = (Arc::clone(&self.disk), self.free_bytes_min);
+        let (disk, opening, free_bytes_min) = (Arc::clone(&self.disk), self.opening, self.free_bytes_min);
         Box::pin(blocking(move || {
             let _disk = disk.lock();
+            disk.check_opening(opening)?;
             receive(vfs, base, partition, offer, free_bytes_min)
         }))
     }
 
     fn place(&self, received: IncomingSnapshot) -> BoxFuture<'_, Result<bool, String>> {
-        let (vfs, partition, disk) = (Arc::clone(&self.vfs), self.partition, Arc::clone(&self.disk));
+        let (vfs, partition) = (Arc::clone(&self.vfs), self.partition);
+        let (disk, opening) = (Arc::clone(&self.disk), self.opening);
         Box::pin(blocking(move || {
             let _disk = disk.lock();
+            disk.check_opening(opening)?;
             let placed = place(&vfs, partition, &received)?;
             if placed {
                 disk.superseded.store(true, Ordering::Release);
@@ -349,8 +370,8 @@ fn receive(
         return Err("this snapshot is in place already".to_owned());
     }
     let wanted = offer.bytes();
-    let incoming = IncomingSnapshot::open(Arc::clone(&vfs), base.clone(), offer)
-        .map_err(|error| error.to_string())?;
+    let incoming =
+        IncomingSnapshot::open(Arc::clone(&vfs), base.clone(), offer).map_err(|error| error.to_string())?;
     let files = 0..incoming.offer().files.len();
     let held: Result<u64, FileError> = files.map(|file| incoming.held(file)).sum();
     let missing = wanted.saturating_sub(held.map_err(|error| error.to_string())?);
@@ -369,8 +390,8 @@ fn place(vfs: &Arc<dyn Vfs>, partition: PartitionId, received: &IncomingSnapshot
     let text = |error: FileError| error.to_string();
     let (base, offer) = (received.base(), received.offer());
     let current = Generation::find(&**vfs, base).map_err(text)?;
-    let (_, manifest) = CheckpointStore::open(Arc::clone(vfs), current.dir, partition)
-        .map_err(|error| error.to_string())?;
+    let (_, manifest) =
+        CheckpointStore::open(Arc::clone(vfs), current.dir, partition).map_err(|error| error.to_string())?;
     // The log may be purged up to that checkpoint: the snapshot would be of no use without the entries between.
     if manifest.is_some_and(|manifest| manifest.applied.0 >= offer.applied.0) {
         received.remove().map_err(text)?;

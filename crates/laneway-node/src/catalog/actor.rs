@@ -149,6 +149,7 @@ impl RunningCatalog {
             applied,
             membership,
             checkpoint,
+            found: _,
         } = opened;
         let next_proposal = context.clock.wall_us();
         Self {

@@ -14,7 +14,7 @@ use ractor::{Actor, ActorCell, ActorRef};
 use super::{CatalogActor, CatalogHandle, CatalogMsg};
 use crate::options::NodeLimits;
 use crate::partition::{LogPosition, OpenError};
-use crate::replica::{ReplicaContext, open_group};
+use crate::replica::{Found, ReplicaContext, open_group, settle};
 
 /// The recovered catalog, before its log is replayed.
 pub(crate) struct OpenedCatalog {
@@ -23,13 +23,16 @@ pub(crate) struct OpenedCatalog {
     pub(crate) applied: Option<LogPosition>,
     pub(crate) membership: Bytes,
     pub(crate) checkpoint: Option<CheckpointName>,
+    pub(crate) found: Option<Found>,
 }
 
 impl OpenedCatalog {
     /// Reads the newest checkpoint into the handle's machine. Blocking.
     pub(crate) fn recover(context: ReplicaContext, handle: &Arc<CatalogHandle>) -> Result<Self, OpenError> {
+        let _disk = handle.disk().lock();
         let mut machine = CatalogMachine::new(catalog_limits(&context.limits));
-        let dir = context.dir.clone();
+        let (found, generation) = Found::look(&context, PartitionId::CATALOG, handle.disk())?;
+        let dir = found.dir.clone();
         let (checkpoints, manifest) =
             CheckpointStore::open(Arc::clone(&context.vfs), dir.clone(), PartitionId::CATALOG)?;
         if let Some(manifest) = &manifest {
@@ -44,6 +47,7 @@ impl OpenedCatalog {
                 what: error.to_string(),
             })?;
         }
+        settle(&context, PartitionId::CATALOG, generation)?;
         handle.version.send_replace(machine.version().0);
         *handle.machine_mut() = machine;
         let (mut applied, mut membership, mut checkpoint) = (None, Bytes::new(), None);
@@ -66,12 +70,13 @@ impl OpenedCatalog {
             applied,
             membership,
             checkpoint,
+            found: Some(found),
         })
     }
 
     /// Starts the actor under `supervisor`, then its group: that replays the log through the actor.
     pub(crate) async fn start(
-        self,
+        mut self,
         supervisor: ActorCell,
     ) -> Result<
         (
@@ -83,6 +88,7 @@ impl OpenedCatalog {
         let context = self.context.clone();
         let handle = Arc::clone(&self.handle);
         let applied = self.checkpoint.clone();
+        let found = self.found.take().expect("recovering has found it");
         let (actor, _) = Actor::spawn_linked(None, CatalogActor, Box::new(self), supervisor)
             .await
             .map_err(|error| OpenError::Start(PartitionId::CATALOG, error.to_string()))?;
@@ -91,7 +97,7 @@ impl OpenedCatalog {
         let forward = move |message| to_actor.cast(CatalogMsg::Raft(message)).is_ok();
         let opened = actor.clone();
         let group_task = tokio::spawn(async move {
-            let group = open_group(&context, PartitionId::CATALOG, applied, forward).await?;
+            let group = open_group(&context, PartitionId::CATALOG, applied, found, forward).await?;
             // A dead actor is the supervisor's business.
             drop(opened.cast(CatalogMsg::Opened(group)));
             Ok(())

@@ -19,8 +19,11 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// How long an answer may still come after another leader was seen: the old one may have committed and answered.
 const OLD_LEADER_GRACE: Duration = Duration::from_millis(200);
 
-/// A leader that no quorum has acknowledged for so long does not count as one.
-const QUORUM_LOST_AFTER: Duration = Duration::from_secs(1);
+/// A leader that no quorum has acknowledged for so many election time-outs does not count as one.
+pub(crate) const QUORUM_LOST_ELECTIONS: u64 = 4;
+
+/// Between two looks at whether the quorum is still there, while a request waits for it.
+const QUORUM_LOOK: Duration = Duration::from_millis(200);
 
 /// A group as one who asks its leader sees it.
 struct Place<'a> {
@@ -29,13 +32,14 @@ struct Place<'a> {
     whose: &'a dyn WhoseOutcome,
     group: Option<Group>,
     stopped: Option<String>,
+    quorum_lost_after: Duration,
 }
 
 impl Place<'_> {
     /// Leads in name only: what it would propose could wait for ever. A lone voter is its own quorum.
     fn quorum_is_lost(&self) -> bool {
         self.group.as_ref().is_some_and(|group| {
-            let lost = |since: Duration| since > QUORUM_LOST_AFTER;
+            let lost = |since: Duration| since > self.quorum_lost_after;
             group.metrics().since_quorum.is_some_and(lost) && group.members().voters.len() > 1
         })
     }
@@ -50,6 +54,7 @@ impl Node {
                 serving: catalog.serving.load(Ordering::Acquire),
                 whose: &**catalog,
                 group: catalog.group(),
+                quorum_lost_after: self.inner.quorum_lost_after,
                 stopped: catalog.stopped(),
             });
         }
@@ -59,6 +64,7 @@ impl Node {
             serving: partition.serving.load(Ordering::Acquire),
             whose: &**partition,
             group: partition.group(),
+            quorum_lost_after: self.inner.quorum_lost_after,
             stopped: partition.stopped(),
         })
     }
@@ -122,7 +128,7 @@ impl Node {
             let seen = *place.leadership.borrow_and_update();
             let outcome = match seen.leader {
                 Some(_) if seen.is_self && place.quorum_is_lost() => Err(place.whose.not_taken_up()),
-                Some(_) if seen.is_self => request.clone().run(self.clone(), group).await,
+                Some(_) if seen.is_self => self.here(group, &request, &place).await,
                 Some(leader) => {
                     self.at_peer(node_number(leader), group, &request, &mut place)
                         .await
@@ -139,6 +145,31 @@ impl Node {
             }
             // Whichever comes first: the leader may be right but not yet know it.
             let _ = tokio::time::timeout(RETRY_PAUSE, place.leadership.changed()).await;
+        }
+    }
+
+    /// Carries it out, but does not wait for a quorum that is gone.
+    async fn here<R: AtLeader>(
+        &self,
+        group: PartitionId,
+        request: &R,
+        place: &Place<'_>,
+    ) -> Result<R::Answer, RequestError> {
+        let running = request.clone().run(self.clone(), group);
+        let quorum_is_lost = async {
+            loop {
+                tokio::time::sleep(QUORUM_LOOK).await;
+                if place.quorum_is_lost() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = running => answer,
+            () = quorum_is_lost => {
+                Err(unheard::<R>("too few nodes can be reached to commit it", place.whose))
+            }
         }
     }
 
@@ -164,32 +195,35 @@ impl Node {
                 .await;
             tokio::time::sleep(OLD_LEADER_GRACE).await;
         };
-        let unheard = |why: String| {
-            if R::WRITES {
-                outcome_unknown(
-                    &format!("the request was sent to the leader, but {why}"),
-                    place.whose,
-                )
-            } else {
-                place.whose.not_taken_up()
-            }
-        };
         let answered = tokio::select! {
             biased;
             answered = call => answered,
             () = another_leads => {
-                return Err(unheard("another node leads by now and no answer came".to_owned()));
+                let why = "it was sent to the leader; another node leads by now and no answer came";
+                return Err(unheard::<R>(why, place.whose));
             }
         };
         match answered {
             Ok(answer) => wire::decode_answer::<R>(answer).unwrap_or_else(|error| {
                 tracing::error!(node, %error, "a peer's answer is not understood");
-                Err(unheard(format!("its answer is not understood ({error})")))
+                Err(unheard::<R>("the leader's answer is not understood", place.whose))
             }),
             Err(PeerCallError::NotConnected { .. } | PeerCallError::Refused { .. }) => {
                 Err(place.whose.not_taken_up())
             }
-            Err(error @ PeerCallError::NoAnswer { .. }) => Err(unheard(error.to_string())),
+            Err(error @ PeerCallError::NoAnswer { .. }) => {
+                let why = format!("it was sent to the leader, but {error}");
+                Err(unheard::<R>(&why, place.whose))
+            }
         }
+    }
+}
+
+/// What may have been done is told so; a question is simply asked again.
+fn unheard<R: AtLeader>(why: &str, whose: &dyn WhoseOutcome) -> RequestError {
+    if R::WRITES {
+        outcome_unknown(why, whose)
+    } else {
+        whose.not_taken_up()
     }
 }

@@ -34,10 +34,14 @@ pub(crate) enum Verb {
     Founded = 15,
     DescribeGroup = 16,
     ChangeMember = 17,
+    /// What a gateway's parked pops wait for.
+    Interests = 18,
+    /// Something for a pop parked at the gateway.
+    Ready = 19,
 }
 
 impl Verb {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 19] = [
         Self::Push,
         Self::Claim,
         Self::Ack,
@@ -55,6 +59,8 @@ impl Verb {
         Self::Founded,
         Self::DescribeGroup,
         Self::ChangeMember,
+        Self::Interests,
+        Self::Ready,
     ];
 
     pub(super) fn of(byte: u8) -> Option<Self> {
@@ -88,11 +94,13 @@ impl PeerService for NodeService {
     }
 }
 
-async fn carry_out(node: Node, _from: u16, body: Bytes) -> Result<Vec<Bytes>, String> {
-    if let Some((&verb, rest)) = body.split_first()
-        && verb == Verb::Founded as u8
-    {
-        return node.founded(rest).await;
+async fn carry_out(node: Node, from: u16, body: Bytes) -> Result<Vec<Bytes>, String> {
+    let verb = body.first().and_then(|byte| Verb::of(*byte));
+    match verb {
+        Some(Verb::Founded) => return node.founded(&body[1..]).await,
+        Some(Verb::Interests) => return node.interests_of(from, &body[1..]).await,
+        Some(Verb::Ready) => return node.ready_hint(&body[1..]),
+        _ => {}
     }
     let (verb, group, body) = wire::open_request(body).map_err(|error| error.to_string())?;
     match verb {
@@ -112,7 +120,7 @@ async fn carry_out(node: Node, _from: u16, body: Bytes) -> Result<Vec<Bytes>, St
         Verb::CatalogVersion => run::<r::CatalogVersion>(node, group, body).await,
         Verb::DescribeGroup => run::<DescribeGroup>(node, group, body).await,
         Verb::ChangeMember => run::<ChangeMember>(node, group, body).await,
-        Verb::Founded => Err("a founding names no group".to_owned()),
+        Verb::Founded | Verb::Interests | Verb::Ready => unreachable!("answered above"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Opens a data directory and starts everything on it, or says why not.
 
+mod aside;
 mod outcome;
 
 use std::fmt;
@@ -22,8 +23,9 @@ use super::{ACTOR_STOP_WAIT, Inner, Node, Standing, close_wal};
 use crate::catalog::CatalogHandle;
 use crate::clock::SystemClock;
 use crate::identity::{Identity, IdentityError};
-use crate::leader::NodeService;
+use crate::leader::{NodeService, QUORUM_LOST_ELECTIONS};
 use crate::maintenance::{Disk, Maintenance, Work};
+use crate::parking::Parking;
 use crate::options::{NodeOptions, PARTITIONS_DEFAULT, PARTITIONS_MAX};
 use crate::partition::{OpenError, PartitionHandle};
 use crate::propagator;
@@ -32,7 +34,7 @@ use crate::supervisor::{NodeSupervisor, Replica, SupervisorMsg, start};
 
 const LOCK_FILE: &str = "lock";
 
-pub(super) fn io_error(what: impl fmt::Display, source: std::io::Error) -> StartError {
+fn io_error(what: impl fmt::Display, source: std::io::Error) -> StartError {
     StartError::Io {
         what: what.to_string(),
         source,
@@ -40,7 +42,7 @@ pub(super) fn io_error(what: impl fmt::Display, source: std::io::Error) -> Start
 }
 
 /// An opened data directory, before anything runs on it.
-pub(super) struct Foundation {
+struct Foundation {
     options: NodeOptions,
     vfs: Arc<dyn Vfs>,
     identity: Identity,
@@ -55,7 +57,7 @@ pub(super) struct Foundation {
 
 impl Foundation {
     /// Blocking.
-    pub(super) fn open(options: NodeOptions, vfs: Arc<dyn Vfs>) -> Result<Self, StartError> {
+    fn open(options: NodeOptions, vfs: Arc<dyn Vfs>) -> Result<Self, StartError> {
         check(&options)?;
         if SystemTime::now() < SystemTime::UNIX_EPOCH {
             return Err(StartError::Clock);
@@ -137,13 +139,14 @@ impl Foundation {
             wal: self.wal.clone(),
             rows: Arc::clone(&self.rows),
             dir: self.options.data_dir.clone(),
-            parking: Arc::default(),
+            parking: Parking::new(peers.clone()),
             counters: Arc::default(),
             clock: Arc::new(SystemClock::default()),
             limits: Arc::new(self.options.limits.clone()),
             storage: Arc::new(self.options.storage.clone()),
             raft: Arc::new(self.options.raft.clone()),
             peers,
+            snapshots: Arc::default(),
             voters: vec![self.identity.raft_id()],
         }
     }
@@ -172,7 +175,7 @@ impl Foundation {
         })
     }
 
-    pub(super) async fn build(self, started: Instant) -> Result<(Node, Recovered), StartError> {
+    async fn build(self, started: Instant) -> Result<(Node, Recovered), StartError> {
         let net = self.options.peers.clone();
         let fingerprint = net.as_ref().map_or(0, |net| net.fingerprint);
         let standing = Standing::new(
@@ -240,6 +243,7 @@ impl Foundation {
             peers,
             addresses: net.as_ref().map(|net| net.addresses.clone()).unwrap_or_default(),
             takeover: Duration::from_millis(net.as_ref().map_or(0, |net| net.takeover_ms)),
+            quorum_lost_after: Duration::from_millis(self.options.raft.election_ms_max * QUORUM_LOST_ELECTIONS),
             data_dir,
             started,
             tasks: Mutex::new(background(&catalog_handle, &handles)),
@@ -261,6 +265,34 @@ impl Foundation {
         node.run_with_peers();
         Ok((node, recovered))
     }
+}
+
+/// Opens and starts; data that is damaged is moved aside when the other nodes can give it back.
+pub(super) async fn start_node(options: NodeOptions, vfs: Arc<dyn Vfs>) -> Result<(Node, Recovered), StartError> {
+    match open_and_build(options.clone(), Arc::clone(&vfs)).await {
+        Err(error) if aside::can_be_replaced(&options, &error) => {
+            let dir = options.data_dir.clone();
+            let moving_in = Arc::clone(&vfs);
+            let moved = tokio::task::spawn_blocking(move || aside::set_aside(&*moving_in, &dir)).await;
+            let moved = moved.map_err(std::io::Error::other).and_then(|moved| moved);
+            let aside = moved.map_err(|source| io_error(format_args!("moving damaged data aside ({error})"), source))?;
+            tracing::error!(
+                reason = %error,
+                moved_to = %aside.display(),
+                "the data of this node is damaged: it starts empty and gets everything from the others; delete the folder when they have"
+            );
+            open_and_build(options, vfs).await
+        }
+        outcome => outcome,
+    }
+}
+
+async fn open_and_build(options: NodeOptions, vfs: Arc<dyn Vfs>) -> Result<(Node, Recovered), StartError> {
+    let started = Instant::now();
+    let opened = tokio::task::spawn_blocking(move || Foundation::open(options, vfs))
+        .await
+        .map_err(|error| io_error("opening the data directory", std::io::Error::other(error)))??;
+    opened.build(started).await
 }
 
 /// Starts the supervisor and all replicas, or leaves nothing running.
@@ -299,6 +331,7 @@ async fn start_replicas(
     for (partition, outcome) in futures_util::future::join_all(starts).await {
         outcome.map_err(|error: OpenError| StartError::Partition {
             partition,
+            damaged: aside::partition_is_damaged(&error),
             what: error.to_string(),
         })?;
     }
@@ -311,6 +344,7 @@ async fn check_messages(partitions: &[(Arc<PartitionHandle>, ReplicaContext)]) -
         let missing = handle.missing_message().await;
         let missing = missing.map_err(|error| StartError::Partition {
             partition: handle.id,
+            damaged: false,
             what: error.to_string(),
         })?;
         if let Some((lane, offset)) = missing {

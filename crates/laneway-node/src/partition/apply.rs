@@ -200,19 +200,19 @@ impl Running {
         }
     }
 
-    /// Carries hints to parked pops; only the leader has any use of them.
+    /// Carries hints to parked pops.
     pub(super) fn hint(&self, effects: Vec<Effect>) {
-        if self.office.is_none() {
-            return;
-        }
         for effect in effects {
             match effect {
                 Effect::LaneReady { queue, group, lane } => {
-                    if let Some(view) = self.machine.lane(lane) {
+                    if self.office.is_some()
+                        && let Some(view) = self.machine.lane(lane)
+                    {
                         let name: Arc<str> = view.name.into();
-                        self.parking.lane_ready(&(queue, group.into()), self.id, &name);
+                        self.parking.ready(&(queue, group.into()), self.id, &name);
                     }
                 }
+                // Every gateway sees it in its own replica.
                 Effect::QueueGone { queue } => self.parking.queue_gone(queue),
             }
         }

@@ -24,6 +24,7 @@ use crate::admission::Admission;
 use crate::api::{ErrorClass, RequestError};
 use crate::caller::{Waits, WhoseOutcome, caller};
 use crate::options::NodeLimits;
+use crate::snapshot::ReplicaDisk;
 use crate::span_cache::SpanCache;
 
 /// How long a start waits for a leader when it needs the whole log applied.
@@ -111,7 +112,7 @@ pub(crate) struct PartitionHandle {
     /// Bytes of entries applied since the last checkpoint.
     pub(crate) bytes_since_checkpoint: AtomicU64,
     /// Held by whoever changes the partition's files: maintenance with the present stores, or a recovery that opens new ones.
-    disk: Mutex<()>,
+    disk: Arc<ReplicaDisk>,
     live: RwLock<Live>,
     waits: Waits,
     /// Lanes in which the checkpoint has messages without a place, until it is known why.
@@ -137,7 +138,7 @@ impl PartitionHandle {
             applied_index: AtomicU64::new(0),
             checkpoint_index: AtomicU64::new(0),
             bytes_since_checkpoint: AtomicU64::new(0),
-            disk: Mutex::default(),
+            disk: Arc::default(),
             live: RwLock::default(),
             waits: Waits::new(limits),
             gaps: Mutex::default(),
@@ -182,7 +183,12 @@ impl PartitionHandle {
 
     /// Keeps everyone else from the partition's files. Blocking.
     pub(crate) fn lock_disk(&self) -> MutexGuard<'_, ()> {
-        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.disk.lock()
+    }
+
+    /// The guard of its files.
+    pub(crate) fn disk(&self) -> &Arc<ReplicaDisk> {
+        &self.disk
     }
 
     /// A new actor took over.

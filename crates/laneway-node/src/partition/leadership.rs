@@ -39,6 +39,9 @@ impl Running {
         } else {
             self.leave_office();
             self.leading = None;
+            if leadership.leader.is_some() {
+                self.parking.another_leads();
+            }
         }
     }
 

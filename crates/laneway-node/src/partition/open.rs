@@ -8,19 +8,20 @@ use bytes::Bytes;
 use laneway_core::partition::{Limits, PartitionMachine};
 use laneway_core::rows::{Row, RowKey};
 use laneway_raft::CheckpointName;
+use laneway_storage::FileError;
 use laneway_storage::checkpoint::{CheckpointError, CheckpointStore, Manifest};
 use laneway_storage::codec;
 use laneway_storage::dedup::{DedupError, DedupOptions, DedupStore};
 use laneway_storage::payload::{PayloadError, PayloadOpenError, PayloadOptions, PayloadStore};
+use laneway_storage::wal::WalError;
 use ractor::{Actor, ActorCell, ActorRef};
 
 use super::running::LogPosition;
 use super::{PartitionActor, PartitionHandle, PartitionMsg, Stores};
-use crate::replica::{ReplicaContext, open_group};
+use crate::replica::{Found, ReplicaContext, open_group, settle};
 use crate::span_cache::SpanCache;
 
 /// A recovered partition, before its log is replayed.
-#[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) handle: Arc<PartitionHandle>,
     pub(crate) context: ReplicaContext,
@@ -29,6 +30,7 @@ pub(crate) struct Opened {
     pub(crate) applied: Option<LogPosition>,
     pub(crate) membership: Bytes,
     pub(crate) checkpoint: Option<CheckpointName>,
+    pub(crate) found: Option<Found>,
 }
 
 /// Why a partition cannot be opened.
@@ -46,6 +48,12 @@ pub(crate) enum OpenError {
     /// Of its dedup rows.
     #[error(transparent)]
     Dedup(#[from] DedupError),
+    /// Of the log, when it was to go on behind a snapshot.
+    #[error(transparent)]
+    Log(#[from] WalError),
+    /// Of the file that says where the replica lives, or of snapshots.
+    #[error(transparent)]
+    Generation(#[from] FileError),
     /// The checkpoint's rows contradict each other.
     #[error(
         "the checkpoint in {} is damaged: {what}; restore the data directory from a backup, or move it aside and start empty",
@@ -114,7 +122,8 @@ impl Opened {
             ..Limits::default()
         };
         let mut machine = PartitionMachine::new(partition, limits);
-        let dir = &context.dir;
+        let (found, generation) = Found::look(&context, partition, handle.disk())?;
+        let dir = &found.dir;
         let (checkpoints, manifest) =
             CheckpointStore::open(Arc::clone(&context.vfs), dir.clone(), partition)?;
         let payloads = PayloadStore::open(
@@ -146,14 +155,17 @@ impl Opened {
             applied: None,
             membership: Bytes::new(),
             checkpoint: None,
+            found: None,
             machine: PartitionMachine::new(partition, Limits::default()),
             handle,
             context,
         };
         if let Some(manifest) = manifest {
-            opened.load(&mut machine, &checkpoints, &manifest)?;
+            opened.load(&mut machine, &checkpoints, &manifest, &found.dir)?;
         }
         opened.machine = machine;
+        opened.found = Some(found);
+        settle(&opened.context, partition, generation)?;
         let handle = &opened.handle;
         handle
             .catalog_version
@@ -169,8 +181,8 @@ impl Opened {
         machine: &mut PartitionMachine,
         checkpoints: &CheckpointStore,
         manifest: &Manifest,
+        dir: &Path,
     ) -> Result<(), OpenError> {
-        let dir = self.context.dir.clone();
         let cut = checkpoints.load(manifest, &mut |key, row| {
             let key: RowKey = codec::decode(key)?;
             let row: Option<Row> = row.map(codec::decode).transpose()?;
@@ -179,7 +191,7 @@ impl Opened {
         })?;
         machine
             .finish_load()
-            .map_err(|error| rows_error(&dir, &error.to_string()))?;
+            .map_err(|error| rows_error(dir, &error.to_string()))?;
         self.stores
             .payloads
             .restore(&cut, machine.heads(), machine.pins())?;
@@ -206,7 +218,7 @@ impl Opened {
 
     /// Starts the actor under `supervisor`, then its group: that replays the log through the actor.
     pub(crate) async fn start(
-        self,
+        mut self,
         supervisor: ActorCell,
     ) -> Result<
         (
@@ -220,6 +232,7 @@ impl Opened {
         let partition = handle.id;
         let checkpoint = self.checkpoint.clone();
         let stores = Arc::clone(&self.stores);
+        let found = self.found.take().expect("recovering has found it");
         let (actor, _) = Actor::spawn_linked(None, PartitionActor, Box::new(self), supervisor)
             .await
             .map_err(|error| OpenError::Start(partition, error.to_string()))?;
@@ -228,7 +241,7 @@ impl Opened {
         let forward = move |message| to_actor.cast(PartitionMsg::Raft(message)).is_ok();
         let opened = actor.clone();
         let group_task = tokio::spawn(async move {
-            let group = open_group(&context, partition, checkpoint, forward).await?;
+            let group = open_group(&context, partition, checkpoint, found, forward).await?;
             // A dead actor is the supervisor's business.
             drop(opened.cast(PartitionMsg::Opened(group)));
             Ok(())

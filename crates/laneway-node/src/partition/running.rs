@@ -90,6 +90,7 @@ impl Running {
             applied,
             membership,
             checkpoint,
+            found: _,
         } = opened;
         // Numbers of an earlier process may still stand in the log: start where none of them can be.
         let next_proposal = context.clock.wall_us();

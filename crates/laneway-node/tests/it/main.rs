@@ -4,5 +4,6 @@ mod auto_ack;
 mod basics;
 mod damage;
 mod restart;
+mod snapshots;
 mod support;
 mod three;

@@ -6,17 +6,23 @@ use std::path::Path;
 
 use laneway_core::command::AckStatus;
 use laneway_core::reply::AckedItem;
-use laneway_node::{AckOutcome, Node, NodeOptions, PeerNetOptions, PushReply, PushRequest};
+use laneway_node::{AckOutcome, ClusterChange, Node, NodeOptions, PeerNetOptions, PushReply, PushRequest};
 use tempfile::TempDir;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::support::{SOON, ack, ack_item, item, options, payloads, pop, pop_request, push};
 
+/// One cluster at a time: many of them in one process starve each other of votes.
+static ONE_CLUSTER: Mutex<()> = Mutex::const_new(());
+
 /// A cluster with its directories.
 pub(crate) struct Cluster {
+    _only: MutexGuard<'static, ()>,
     pub(crate) nodes: Vec<Option<Node>>,
     dirs: Vec<TempDir>,
     addresses: BTreeMap<u16, String>,
+    tune: fn(&mut NodeOptions),
 }
 
 /// Ports that were free a moment ago.
@@ -30,12 +36,19 @@ fn free_ports(count: usize) -> Vec<u16> {
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
+        Self::start_with(|_| ()).await
+    }
+
+    /// The same, on options of the caller's own.
+    pub(crate) async fn start_with(tune: fn(&mut NodeOptions)) -> Self {
         let addresses = (1..).zip(free_ports(3));
         let addresses = addresses.map(|(node, port)| (node, format!("127.0.0.1:{port}")));
         let mut cluster = Self {
+            _only: ONE_CLUSTER.lock().await,
             nodes: vec![None, None, None],
             dirs: (0..3).map(|_| tempfile::tempdir().expect("a folder")).collect(),
             addresses: addresses.collect(),
+            tune,
         };
         for at in 0..3 {
             cluster.start_node(at).await;
@@ -49,12 +62,17 @@ impl Cluster {
         let mut options = options(self.dir(at));
         options.node = number;
         options.partitions = 4;
+        // Other tests and builds share the machine.
+        options.raft.heartbeat_ms = 100;
+        options.raft.election_ms_min = 600;
+        options.raft.election_ms_max = 1_200;
         options.peers = Some(PeerNetOptions {
             listen: self.addresses[&number].clone(),
             addresses: self.addresses.clone(),
             fingerprint: 1,
             takeover_ms: 500,
         });
+        (self.tune)(&mut options);
         options
     }
 
@@ -109,7 +127,14 @@ async fn any_node_takes_any_request() {
     let lanes = 12;
     for n in 0..lanes {
         let items = (0..3)
-            .map(|m| item("q", &format!("lane{n}"), &format!("{n}/{m}"), &format!("[{n},{m}]")))
+            .map(|m| {
+                item(
+                    "q",
+                    &format!("lane{n}"),
+                    &format!("{n}/{m}"),
+                    &format!("[{n},{m}]"),
+                )
+            })
             .collect();
         let replies = push(cluster.node(n % 3), items).await;
         assert!(replies.iter().all(|reply| matches!(reply, PushReply::Queued(_))));
@@ -131,7 +156,10 @@ async fn any_node_takes_any_request() {
     for at in 0..3 {
         assert!(payloads(&pop(cluster.node(at), "q").await).is_empty());
         let info = cluster.node(at).queue("q").await.unwrap().unwrap();
-        assert_eq!((info.lanes.len(), info.counts.completed), (lanes, (lanes * 3) as u64));
+        assert_eq!(
+            (info.lanes.len(), info.counts.completed),
+            (lanes, (lanes * 3) as u64)
+        );
     }
     cluster.stop().await;
 }
@@ -188,5 +216,93 @@ async fn a_node_alone_refuses_and_changes_nothing() {
         "{refused:?}"
     );
     assert!(!cluster.node(0).readiness().ready);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parked_pop_of_any_node_gets_what_is_pushed_through_any_other() {
+    let cluster = Cluster::start().await;
+    for round in 0..6 {
+        let (popping, pushing) = (round % 3, (round + 1 + round / 3) % 3);
+        let queue = format!("q{round}");
+        let mut request = pop_request(&queue);
+        request.wait = Some(SOON);
+        let node = cluster.node(popping).clone();
+        let parked = tokio::spawn(async move { node.pop(request).await });
+        while cluster.node(popping).status().await.parked_pops == 0 {
+            assert!(!parked.is_finished(), "{:?}", parked.await.unwrap());
+            tokio::task::yield_now().await;
+        }
+        push(cluster.node(pushing), vec![item(&queue, "a", "1", "7")]).await;
+        let mut popped = parked.await.unwrap().unwrap();
+        popped.delivered();
+        assert_eq!(payloads(&popped), ["7"], "round {round}");
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lead_goes_where_it_is_sent_and_leases_live_on() {
+    let cluster = Cluster::start().await;
+    push(
+        cluster.node(0),
+        vec![item("q", "a", "1", "1"), item("q", "a", "2", "2")],
+    )
+    .await;
+    let popped = pop(cluster.node(0), "q").await;
+    for to in [2, 3, 1, 1] {
+        let change = ClusterChange::TransferLeader(None, to);
+        cluster.node(1).change_cluster(change).await.unwrap();
+        let status = cluster.node(2).cluster().await;
+        assert_eq!(status.groups.len(), 5);
+        assert!(
+            status.groups.iter().all(|group| group.leader == Some(to)),
+            "{status:?}"
+        );
+        assert!(payloads(&pop(cluster.node(0), "q").await).is_empty());
+    }
+    let lane = popped.lanes[0].lane;
+    let item = ack_item(lane, "2", AckStatus::Completed, popped.lease_id);
+    let done = ack(cluster.node(1), item).await;
+    assert_eq!(done.outcome, AckOutcome::Applied(AckedItem::Done));
+    assert!(done.lease_released);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_is_removed_and_added_again_once_each() {
+    let cluster = Cluster::start().await;
+    push(cluster.node(0), vec![item("q", "a", "1", "1")]).await;
+    let change = async |change| cluster.node(0).change_cluster(change).await;
+    assert_eq!(
+        change(ClusterChange::RemoveNode(3)).await.unwrap().changed.len(),
+        5
+    );
+    assert_eq!(
+        change(ClusterChange::RemoveNode(3)).await.unwrap().changed.len(),
+        0
+    );
+    let status = cluster.node(0).cluster().await;
+    assert!(
+        status.groups.iter().all(|group| group.members.len() == 2),
+        "{status:?}"
+    );
+    assert_eq!(change(ClusterChange::AddNode(3)).await.unwrap().changed.len(), 5);
+    assert_eq!(change(ClusterChange::AddNode(3)).await.unwrap().changed.len(), 0);
+    let unknown = change(ClusterChange::AddNode(9)).await.unwrap_err();
+    assert_eq!(unknown.code, "conflict");
+    push(cluster.node(2), vec![item("q", "a", "2", "2")]).await;
+    assert_eq!(payloads(&pop(cluster.node(2), "q").await), ["1", "2"]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removal_that_would_lose_the_quorum_is_refused() {
+    let mut cluster = Cluster::start().await;
+    cluster.stop_node(2).await;
+    cluster.ready().await;
+    let refused = cluster.node(0).change_cluster(ClusterChange::RemoveNode(2)).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code, "conflict", "{refused}");
     cluster.stop().await;
 }

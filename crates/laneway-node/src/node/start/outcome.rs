@@ -112,6 +112,8 @@ pub enum StartError {
     Partition {
         /// Which.
         partition: PartitionId,
+        /// What is on disk is not what was written.
+        damaged: bool,
         /// Why.
         what: String,
     },
