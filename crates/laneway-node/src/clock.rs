@@ -50,13 +50,24 @@ fn micros(duration: Duration) -> u64 {
 /// Makes the stamps of one partition's entries (architecture §4).
 ///
 /// Lease time is anchored once, on taking office, and then follows the monotonic clock alone. A follower remembers how
-/// far the leader's lease time runs from its own clock, so that it continues from there and is never ahead of the old
-/// leader. Wall time follows the wall clock, but never back and within 5 % of the monotonic clock's pace.
+/// far the leader's stamps run from its own clock, so that it continues from there and is never ahead of the old
+/// leader. Wall time follows the wall clock, but never back and within 5 % of the monotonic clock's pace; also over a change of
+/// leader, so that one node with a wrong clock makes no jump.
 #[derive(Debug, Default)]
 pub(crate) struct TimeKeeper {
     office: Option<Office>,
-    /// Of entries of other leaders: (lease time − own monotonic time, own monotonic time), largest of the window.
-    skew: Option<(i128, u64)>,
+    /// Of the newest leader that was seen to stamp an entry.
+    skew: Option<Skew>,
+}
+
+/// How far a leader's stamps run from the own monotonic clock, in µs: the largest seen of late.
+#[derive(Clone, Copy, Debug)]
+struct Skew {
+    term: u64,
+    lease: i128,
+    wall: i128,
+    /// Own monotonic time at which it was seen.
+    at: u64,
 }
 
 #[derive(Debug)]
@@ -92,36 +103,48 @@ impl Office {
 }
 
 impl TimeKeeper {
-    /// Notes an entry that another leader (or an earlier process) stamped.
-    pub(crate) fn observe(&mut self, clock: &dyn Clock, stamps: Stamps) {
+    /// Notes an entry that the leader of `term` stamped just now. What is read back from the log must not come here, as it
+    /// would seem that no time has passed since.
+    pub(crate) fn observe(&mut self, clock: &dyn Clock, term: u64, stamps: Stamps) {
         let mono = clock.monotonic_us();
-        let skew = i128::from(stamps.lease.0) - i128::from(mono);
+        let now = Skew {
+            term,
+            lease: i128::from(stamps.lease.0) - i128::from(mono),
+            wall: i128::from(stamps.wall.0) - i128::from(mono),
+            at: mono,
+        };
         match self.skew {
-            Some((best, at)) if best >= skew && mono.saturating_sub(at) < SKEW_WINDOW_US => {}
-            _ => self.skew = Some((skew, mono)),
+            // Another leader's stamps may run behind those of the one before: a lease that it gave must not end early.
+            Some(best)
+                if best.term == term
+                    && best.lease >= now.lease
+                    && mono.saturating_sub(best.at) < SKEW_WINDOW_US => {}
+            _ => self.skew = Some(now),
         }
     }
 
     /// Takes office after `last`, the stamps of the newest applied entry.
     ///
-    /// `replayed` says that this process has seen only its own old log since it started: then the time while nobody
-    /// ran does not count, and lease time continues from `last`.
-    pub(crate) fn take_office(&mut self, clock: &dyn Clock, last: Stamps, replayed: bool) {
+    /// A process that has seen no leader at work since it started continues lease time from `last`, as the time while
+    /// nobody ran does not count, and wall time from its wall clock.
+    pub(crate) fn take_office(&mut self, clock: &dyn Clock, last: Stamps) {
         let mono = clock.monotonic_us();
-        let continued = match self.skew {
-            Some((skew, at)) if !replayed && mono.saturating_sub(at) < SKEW_WINDOW_US => {
-                u64::try_from(skew + i128::from(mono)).unwrap_or(0)
-            }
-            _ => 0,
-        };
+        let continued = |skew: i128| u64::try_from(skew + i128::from(mono)).unwrap_or(0);
+        let recent = self
+            .skew
+            .filter(|skew| mono.saturating_sub(skew.at) < SKEW_WINDOW_US);
+        let lease = recent.map_or(0, |skew| continued(skew.lease));
+        let wall = self.skew.map(|skew| continued(skew.wall));
         self.office = Some(Office {
-            lease_anchor: continued.max(last.lease.0),
+            lease_anchor: lease.max(last.lease.0),
             mono_anchor: mono,
-            last,
-            last_mono: 0,
+            last: Stamps {
+                wall: WallTime(wall.unwrap_or(0).max(last.wall.0)),
+                ..last
+            },
+            last_mono: if wall.is_some() { mono.max(1) } else { 0 },
             warned: false,
         });
-        self.skew = None;
     }
 
     /// Leaves office.
@@ -201,7 +224,7 @@ mod tests {
         let clock = HandClock::default();
         clock.set(1_000, 50_000_000);
         let mut keeper = TimeKeeper::default();
-        keeper.take_office(&clock, stamps(77, 5), true);
+        keeper.take_office(&clock, stamps(77, 5));
         assert_eq!(keeper.next(&clock), Some(stamps(77, 50_000_000)));
         clock.set(2_001_000, 3_650_000_000);
         let jumped = keeper.next(&clock).unwrap();
@@ -219,7 +242,7 @@ mod tests {
         let hour = 3_600_000_000;
         clock.set(1_000_000, 5 * hour);
         let mut keeper = TimeKeeper::default();
-        keeper.take_office(&clock, stamps(0, 10 * hour), true);
+        keeper.take_office(&clock, stamps(0, 10 * hour));
         clock.set(3_000_000, 5 * hour + 2_000_000);
         assert_eq!(keeper.peek(&clock).unwrap().wall, WallTime(10 * hour + 1_900_000));
         keeper.next(&clock).unwrap();
@@ -232,7 +255,7 @@ mod tests {
         let clock = HandClock::default();
         clock.set(1_000_000, 7);
         let mut keeper = TimeKeeper::default();
-        keeper.take_office(&clock, stamps(0, 9), true);
+        keeper.take_office(&clock, stamps(0, 9));
         let walls: Vec<u64> = (0..3).map(|_| keeper.next(&clock).unwrap().wall.0).collect();
         assert_eq!(walls, [10, 11, 12]);
     }
@@ -242,22 +265,51 @@ mod tests {
         let clock = HandClock::default();
         let mut keeper = TimeKeeper::default();
         clock.set(1_000_000, 0);
-        keeper.observe(&clock, stamps(500_000, 1));
+        keeper.observe(&clock, 1, stamps(500_000, 1));
         clock.set(2_000_000, 0);
-        keeper.observe(&clock, stamps(1_400_000, 2));
+        keeper.observe(&clock, 1, stamps(1_400_000, 2));
         clock.set(3_000_000, 0);
-        keeper.take_office(&clock, stamps(1_400_000, 2), false);
+        keeper.take_office(&clock, stamps(1_400_000, 2));
         assert_eq!(keeper.peek(&clock).unwrap().lease, LeaseTime(2_500_000));
+    }
+
+    #[test]
+    fn lease_of_a_leader_that_runs_behind_the_one_before_is_not_cut() {
+        let clock = HandClock::default();
+        let mut keeper = TimeKeeper::default();
+        clock.set(1_000_000, 0);
+        keeper.observe(&clock, 1, stamps(1_000_000, 1));
+        clock.set(2_000_000, 0);
+        keeper.observe(&clock, 2, stamps(1_900_000, 2));
+        clock.set(3_000_000, 0);
+        keeper.take_office(&clock, stamps(1_900_000, 2));
+        assert_eq!(keeper.peek(&clock).unwrap().lease, LeaseTime(2_900_000));
+    }
+
+    #[test]
+    fn successor_with_a_wrong_clock_goes_on_from_the_old_leaders_wall_time() {
+        let hour = 3_600_000_000;
+        for wrong in [9 * hour, 11 * hour] {
+            let clock = HandClock::default();
+            let mut keeper = TimeKeeper::default();
+            clock.set(1_000_000, wrong);
+            keeper.observe(&clock, 1, stamps(0, 10 * hour));
+            // Nothing happened for long: only leases have a reason not to trust that.
+            clock.set(61_000_000, wrong + 60_000_000);
+            keeper.take_office(&clock, stamps(0, 10 * hour));
+            clock.set(62_000_000, wrong + 61_000_000);
+            let wall = keeper.next(&clock).unwrap().wall.0;
+            let off = wall.abs_diff(10 * hour + 61_000_000);
+            assert!(off <= 50_000, "{off} µs");
+        }
     }
 
     #[test]
     fn downtime_of_all_replicas_does_not_count() {
         let clock = HandClock::default();
         let mut keeper = TimeKeeper::default();
-        clock.set(1_000_000, 0);
-        keeper.observe(&clock, stamps(9_000_000, 1));
         clock.set(5_000_000, 0);
-        keeper.take_office(&clock, stamps(9_000_000, 1), true);
+        keeper.take_office(&clock, stamps(9_000_000, 1));
         assert_eq!(keeper.peek(&clock).unwrap().lease, LeaseTime(9_000_000));
         keeper.leave_office();
         assert_eq!(keeper.next(&clock), None);

@@ -22,8 +22,11 @@ use tokio::sync::oneshot;
 
 use crate::replica::ReplicaContext;
 
-/// A snapshot that nobody read from for so long is given up: its receiver is gone, or has it.
-const IDLE_MAX: Duration = Duration::from_secs(30);
+/// A snapshot of whose receivers nothing was heard for so long is given up. One may be opening a large machine on it.
+const IDLE_MAX: Duration = Duration::from_secs(120);
+
+/// One that a receiver has is given up after this, unless another one reads it: it holds the log.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// A snapshot older than this is given up in any case, with the log that it holds.
 const AGE_MAX: Duration = Duration::from_secs(30 * 60);
@@ -94,7 +97,7 @@ struct Slot {
 struct Held {
     snapshot: OutgoingSnapshot,
     made: Instant,
-    used: Mutex<Instant>,
+    over: Mutex<Instant>,
 }
 
 impl Held {
@@ -103,7 +106,7 @@ impl Held {
         Arc::new(Self {
             snapshot,
             made: now,
-            used: Mutex::new(now),
+            over: Mutex::new(now + IDLE_MAX),
         })
     }
 
@@ -111,13 +114,14 @@ impl Held {
         self.snapshot.offer().applied.0
     }
 
-    fn use_now(&self) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    /// Holds it for so long from now.
+    fn keep(&self, time: Duration) {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + time;
     }
 
     fn is_over(&self) -> bool {
-        let idle = self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
-        idle > IDLE_MAX || self.made.elapsed() > AGE_MAX
+        let over = *self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        Instant::now() >= over || self.made.elapsed() > AGE_MAX
     }
 
     fn remove(&self, partition: PartitionId) {
@@ -322,12 +326,26 @@ impl SnapshotStore for ReplicaSnapshots {
                 .held(self.partition)
                 .filter(|held| held.snapshot.offer().id == part.id)
                 .ok_or("that snapshot is no longer held here")?;
-            held.use_now();
+            held.keep(IDLE_MAX);
             let file = usize::try_from(part.file).map_err(|error| error.to_string())?;
             let bytes = usize::try_from(part.bytes).map_err(|error| error.to_string())?;
             let read = blocking(move || held.snapshot.read(file, part.at, bytes)).await?;
             read.ok_or_else(|| format!("snapshot {:016x} has no file {file}", part.id))
         })
+    }
+
+    fn keep(&self, id: u64) {
+        let held = self.hub.held(self.partition);
+        if let Some(held) = held.filter(|held| held.snapshot.offer().id == id) {
+            held.keep(IDLE_MAX);
+        }
+    }
+
+    fn taken(&self, index: u64) {
+        let held = self.hub.held(self.partition);
+        if let Some(held) = held.filter(|held| held.index() == index) {
+            held.keep(LINGER);
+        }
     }
 
     fn receive(&self, offer: SnapshotOffer) -> BoxFuture<'_, Result<IncomingSnapshot, String>> {
@@ -408,5 +426,69 @@ async fn blocking<T: Send + 'static, E: ToString + Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome.map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use laneway_storage::vfs::RealVfs;
+    use laneway_storage::wal::WalOptions;
+
+    use super::*;
+
+    const P: PartitionId = PartitionId(1);
+
+    fn made(vfs: &Arc<dyn Vfs>, base: &std::path::Path, index: u64) -> OutgoingSnapshot {
+        let (id, dir) = OutgoingSnapshot::create(&**vfs, base).unwrap();
+        let (store, _) = CheckpointStore::open(Arc::clone(vfs), dir.clone(), P).unwrap();
+        let writer = store.begin(true).unwrap();
+        writer.finish((index, 1, 1), Bytes::new(), Vec::new()).unwrap();
+        OutgoingSnapshot::seal(Arc::clone(vfs), dir, id, P).unwrap()
+    }
+
+    #[test]
+    fn held_snapshot_outlives_a_restart_unless_the_log_behind_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
+        let base = dir.path().join("0001");
+        let options = WalOptions {
+            segment_bytes: 64 * 1024,
+            ..WalOptions::default()
+        };
+        let (wal, _) = Wal::open(Arc::clone(&vfs), dir.path().join("wal"), options).unwrap();
+        made(&vfs, &base, 5);
+        let hub = SnapshotHub::default();
+        assert_eq!((hub.hold(P), hub.holds_any()), (None, false));
+        hub.take_up(&vfs, &wal, &base, P).unwrap();
+        assert_eq!((hub.hold(P), hub.holds_any()), (Some(5), true));
+        hub.making(P, Some(3));
+        assert_eq!(hub.hold(P), Some(3), "that of the older one");
+        hub.put(P, Held::new(made(&vfs, &base, 7)));
+        assert_eq!(hub.hold(P), Some(7));
+        hub.give_up(false);
+        assert_eq!(hub.hold(P), Some(7), "nobody had time to ask for it");
+
+        let later = SnapshotHub::default();
+        wal.restart_behind(P, (7, 1, 1)).unwrap();
+        later.take_up(&vfs, &wal, &base, P).unwrap();
+        assert_eq!(later.hold(P), Some(7));
+        later.give_up(true);
+        assert_eq!((later.hold(P), later.holds_any()), (None, false));
+        made(&vfs, &base, 6);
+        later.take_up(&vfs, &wal, &base, P).unwrap();
+        assert_eq!(later.hold(P), None, "the log begins behind it");
+        assert!(vfs.list(&base).unwrap().is_empty());
+        wal.close();
+    }
+
+    #[test]
+    fn snapshot_that_a_receiver_has_lingers_for_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
+        let held = Held::new(made(&vfs, &dir.path().join("0001"), 5));
+        held.keep(Duration::ZERO);
+        assert!(held.is_over());
+        held.keep(LINGER);
+        assert!(!held.is_over());
     }
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 
 use bytes::Bytes;
 use laneway_core::catalog::{CatalogCommand, CatalogEntry, CatalogReply, CatalogRow, CatalogRowKey};
+use laneway_core::ids::PartitionId;
 use laneway_raft::{CheckpointName, CommittedEntry, CommittedPayload, FsmMsg, Group, Leadership};
 use laneway_storage::codec::{self, Origin};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -84,7 +85,7 @@ pub(crate) struct RunningCatalog {
     leading: Option<u64>,
     office: Option<u64>,
     keeper: TimeKeeper,
-    replayed_only: bool,
+    replay_end: Option<u64>,
     poisoned: bool,
     queue: VecDeque<(CatalogCommand, Caller)>,
     flush_cast: bool,
@@ -151,7 +152,8 @@ impl RunningCatalog {
             checkpoint,
             found: _,
         } = opened;
-        let next_proposal = context.clock.wall_us();
+        // Numbers of an earlier process may still stand in the log; no clock tells where.
+        let next_proposal = rand::random::<u64>() >> 1;
         Self {
             myself,
             handle,
@@ -166,7 +168,7 @@ impl RunningCatalog {
             leading: None,
             office: None,
             keeper: TimeKeeper::default(),
-            replayed_only: true,
+            replay_end: context.wal.last(PartitionId::CATALOG).map(|(index, ..)| index),
             poisoned: false,
             queue: VecDeque::new(),
             flush_cast: false,
@@ -253,7 +255,7 @@ impl RunningCatalog {
             match entry.payload {
                 CommittedPayload::Blank => {}
                 CommittedPayload::Membership(membership) => self.membership = membership,
-                CommittedPayload::Normal(body) => self.apply_body(entry.index, &body),
+                CommittedPayload::Normal(body) => self.apply_body(entry.index, entry.term, &body),
             }
             self.applied = Some(LogPosition {
                 index: entry.index,
@@ -268,7 +270,14 @@ impl RunningCatalog {
         self.want_flush();
     }
 
-    fn apply_body(&mut self, index: u64, body: &Bytes) {
+    /// The entry is of the leader of now, and did not wait in the log for this process to start.
+    fn is_fresh(&self, index: u64, term: u64) -> bool {
+        let leader = *self.handle.leadership.borrow();
+        let is_new = self.replay_end.is_none_or(|end| index > end);
+        is_new && leader.leader.is_some() && !leader.is_self && leader.term == term
+    }
+
+    fn apply_body(&mut self, index: u64, term: u64, body: &Bytes) {
         let (origin, entry) = codec::decode_catalog_entry(body)
             .unwrap_or_else(|error| panic!("entry {index} of the catalog: {error}"));
         let callers = if origin.node == self.raft_id {
@@ -276,11 +285,8 @@ impl RunningCatalog {
         } else {
             None
         };
-        if callers.is_none() && self.office.is_none() {
-            self.keeper.observe(&*self.clock, entry.stamps);
-        }
-        if origin.node != self.raft_id {
-            self.replayed_only = false;
+        if self.is_fresh(index, term) {
+            self.keeper.observe(&*self.clock, term, entry.stamps);
         }
         let mut replies = Vec::with_capacity(entry.commands.len());
         let version = {
@@ -323,7 +329,7 @@ impl RunningCatalog {
             return;
         }
         let last = self.handle.machine().stamps();
-        self.keeper.take_office(&*self.clock, last, self.replayed_only);
+        self.keeper.take_office(&*self.clock, last);
         self.office = Some(term);
         self.handle.serving.store(true, Ordering::Release);
         tracing::info!(term, "catalog serves");

@@ -35,7 +35,7 @@ impl Round {
         let catalog = (id == PartitionId::CATALOG).then_some(&work.catalog.1);
         let partition = work.partitions.iter().find(|(partition, _)| partition.id == id);
         let base = catalog
-            .or(partition.map(|(_, context)| context))
+            .or_else(|| partition.map(|(_, context)| context))
             .map(|context| context.dir.clone())
             .ok_or_else(|| format!("there is no partition {id} here"))?;
         let vfs = Arc::clone(&work.vfs);
@@ -64,7 +64,7 @@ impl Round {
                 self.checkpoint_catalog(&catalog, &context, Some(dir))
             }
         };
-        let exported = match outcome {
+        match outcome {
             Ok(Written { bytes, exported }) => {
                 self.written(id, Ok(bytes));
                 exported
@@ -74,7 +74,6 @@ impl Round {
                 self.written(id, Err(error));
                 Err(RoundError::NotExported(reason))
             }
-        };
-        exported
+        }
     }
 }

@@ -54,6 +54,13 @@ impl Running {
         self.arm_timer();
     }
 
+    /// The entry is of the leader of now, and did not wait in the log for this process to start.
+    fn is_fresh(&self, position: LogPosition) -> bool {
+        let leader = *self.handle.leadership.borrow();
+        let is_new = self.replay_end.is_none_or(|end| position.index > end);
+        is_new && leader.leader.is_some() && !leader.is_self && leader.term == position.term
+    }
+
     fn apply_body(&mut self, position: LogPosition, body: &Bytes) {
         let (origin, entry, blob_at) = codec::decode_entry(body)
             .unwrap_or_else(|error| panic!("entry {} of partition {}: {error}", position.index, self.id));
@@ -67,11 +74,8 @@ impl Running {
         } else {
             None
         };
-        if filed.is_none() && self.office.is_none() {
-            self.keeper.observe(&*self.clock, stamps);
-        }
-        if origin.node != self.raft_id {
-            self.replayed_only = false;
+        if self.is_fresh(position) {
+            self.keeper.observe(&*self.clock, position.term, stamps);
         }
         self.handle
             .bytes_since_checkpoint

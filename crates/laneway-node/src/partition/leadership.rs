@@ -52,7 +52,7 @@ impl Running {
             return;
         }
         self.keeper
-            .take_office(&*self.clock, self.machine.stamps(), self.replayed_only);
+            .take_office(&*self.clock, self.machine.stamps());
         self.office = Some(term);
         self.set_serving(true);
         self.parking.partition_serves();

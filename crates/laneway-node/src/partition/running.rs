@@ -59,8 +59,8 @@ pub(crate) struct Running {
     /// The same, once that term's first entry is applied.
     pub(super) office: Option<u64>,
     pub(super) keeper: TimeKeeper,
-    /// No entry of another process has been applied since the start.
-    pub(super) replayed_only: bool,
+    /// Last entry that was in the log when this process started.
+    pub(super) replay_end: Option<u64>,
     pub(super) overlay: Overlay,
     /// A proposal of this term failed: nothing is planned until the others are out.
     pub(super) poisoned: bool,
@@ -92,8 +92,9 @@ impl Running {
             checkpoint,
             found: _,
         } = opened;
-        // Numbers of an earlier process may still stand in the log: start where none of them can be.
-        let next_proposal = context.clock.wall_us();
+        // Numbers of an earlier process may still stand in the log; no clock tells where.
+        let next_proposal = rand::random::<u64>() >> 1;
+        let replay_end = context.wal.last(handle.id).map(|(index, ..)| index);
         Self {
             myself,
             id: handle.id,
@@ -114,7 +115,7 @@ impl Running {
             leading: None,
             office: None,
             keeper: TimeKeeper::default(),
-            replayed_only: true,
+            replay_end,
             overlay: Overlay::default(),
             poisoned: false,
             queue: VecDeque::new(),
