@@ -1,5 +1,6 @@
 //! A running node: what it is made of, starting and stopping it.
 
+mod condemned;
 mod founding;
 mod standing;
 mod start;
@@ -8,11 +9,11 @@ mod status;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use laneway_raft::{Group, Peers};
-use laneway_storage::vfs::{RealVfs, VfsLock};
+use laneway_storage::vfs::{RealVfs, Vfs, VfsLock};
 use laneway_storage::wal::Wal;
 use ractor::ActorRef;
 use tokio::sync::Semaphore;
@@ -58,6 +59,8 @@ pub(crate) struct Inner {
     pub(crate) rotation: AtomicUsize,
     wal: Wal,
     checkpoint_bytes: Arc<AtomicU64>,
+    /// Why the data must not be used any more.
+    condemned: OnceLock<String>,
     supervisor: ActorRef<SupervisorMsg>,
     maintenance: Maintenance,
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
@@ -84,7 +87,7 @@ impl Node {
     }
 
     /// Starts what concerns the other nodes.
-    fn run_with_peers(&self) {
+    fn run_with_peers(&self, vfs: Arc<dyn Vfs>) {
         let Some(peers) = &self.inner.peers else { return };
         let founding = founding::found_or_join(self.clone(), peers.clone());
         let telling = crate::parking::tell_interests(self.clone(), peers.clone());
@@ -97,6 +100,7 @@ impl Node {
                 tokio::spawn(founding),
                 tokio::spawn(tending),
                 tokio::spawn(telling),
+                tokio::spawn(condemned::judge_gaps(self.clone(), vfs)),
             ]);
     }
 
@@ -144,9 +148,17 @@ impl Node {
         );
     }
 
-    /// Why the node can do nothing any more (its log failed), if that is so: stop the process.
+    /// Why the node can do nothing any more, if that is so, and what to do: stop the process.
     pub fn failure(&self) -> Option<String> {
-        self.inner.wal.failure().map(|error| error.to_string())
+        if let Some(reason) = self.inner.condemned.get() {
+            return Some(format!(
+                "{reason}: start again, the data is then moved aside and comes from the other nodes"
+            ));
+        }
+        let error = self.inner.wal.failure()?;
+        Some(format!(
+            "{error}: everything acknowledged is on disk; mend the disk and start again"
+        ))
     }
 }
 

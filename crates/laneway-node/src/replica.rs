@@ -10,7 +10,7 @@ use laneway_storage::checkpoint::MANIFEST_NAME;
 use laneway_storage::rows::RowStore;
 use laneway_storage::snapshot::Generation;
 use laneway_storage::vfs::Vfs;
-use laneway_storage::wal::Wal;
+use laneway_storage::wal::{RecoveredPartition, Wal};
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
@@ -87,6 +87,36 @@ pub(crate) fn settle(
     Ok(())
 }
 
+/// The log must hold what follows the checkpoint: files that were taken away show here.
+fn check_log(
+    context: &ReplicaContext,
+    partition: PartitionId,
+    found: &Found,
+    checkpoint: Option<u64>,
+    recovered: &RecoveredPartition,
+) -> Result<(), OpenError> {
+    if let Some(checkpoint) = checkpoint
+        && recovered.last.is_none_or(|(last, _, _)| last < checkpoint)
+    {
+        return Err(OpenError::LogTooShort {
+            dir: context.wal.dir().to_owned(),
+            partition,
+            checkpoint,
+        });
+    }
+    if let Some((purged, _, _)) = recovered.purged
+        && checkpoint.is_none_or(|checkpoint| checkpoint < purged)
+    {
+        return Err(OpenError::CheckpointMissing {
+            manifest: found.dir.join(MANIFEST_NAME),
+            partition,
+            purged,
+            checkpoint,
+        });
+    }
+    Ok(())
+}
+
 /// Opens the Raft group; its messages, replay included, go through `to_actor` in order until that returns false.
 pub(crate) async fn open_group(
     context: &ReplicaContext,
@@ -119,26 +149,8 @@ pub(crate) async fn open_group(
         ..GroupOptions::new(partition, context.raft_id)
     };
     let recovered = context.wal.recovered(partition);
-    if let Some((checkpoint, _, _)) = applied.applied
-        && recovered.last.is_none_or(|(last, _, _)| last < checkpoint)
-    {
-        return Err(OpenError::LogTooShort {
-            dir: context.wal.dir().to_owned(),
-            partition,
-            checkpoint,
-        });
-    }
     let checkpoint = applied.applied.map(|(index, _, _)| index);
-    if let Some((purged, _, _)) = recovered.purged
-        && checkpoint.is_none_or(|checkpoint| checkpoint < purged)
-    {
-        return Err(OpenError::CheckpointMissing {
-            manifest: found.dir.join(MANIFEST_NAME),
-            partition,
-            purged,
-            checkpoint,
-        });
-    }
+    check_log(context, partition, &found, checkpoint, &recovered)?;
     let group = Group::open(
         options,
         context.wal.clone(),

@@ -19,6 +19,8 @@ pub(crate) mod requests {
     pub(crate) use super::dead_letters::{DeadLetters, DeleteDeadLetters, ReadMessage, Replay};
     pub(crate) use super::plain::{Confirm, PlainCommand};
     pub(crate) use super::pop::Claim;
+    #[cfg(test)]
+    pub(crate) use super::pop::Delivered;
     pub(crate) use super::read::{DescribeQueue, FindMessage, Sums};
     pub(crate) use crate::partition::PushAsk as Push;
 }

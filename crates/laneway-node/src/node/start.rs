@@ -6,7 +6,7 @@ mod outcome;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use laneway_core::ids::PartitionId;
@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 pub use outcome::{Recovered, StartError};
 
-use super::{ACTOR_STOP_WAIT, Inner, Node, Standing, close_wal};
+use super::{ACTOR_STOP_WAIT, Inner, Node, Standing, close_wal, condemned};
 use crate::catalog::CatalogHandle;
 use crate::clock::SystemClock;
 use crate::identity::{Identity, IdentityError};
@@ -71,6 +71,10 @@ impl Foundation {
                 std::io::ErrorKind::WouldBlock => StartError::DataDirInUse { dir: dir.clone() },
                 _ => in_dir(error),
             })?;
+        let condemned = condemned::reason(&*vfs, &dir).map_err(in_dir)?;
+        if let Some(what) = condemned.filter(|_| options.peers.is_some()) {
+            return Err(StartError::Damaged { what });
+        }
         let found = Identity::read(&*vfs, &dir).map_err(|error| match error {
             IdentityError::Damaged { .. } => StartError::Damaged {
                 what: error.to_string(),
@@ -255,6 +259,7 @@ impl Foundation {
             rotation: AtomicUsize::new(0),
             wal: self.wal,
             checkpoint_bytes,
+            condemned: OnceLock::new(),
             supervisor,
             maintenance,
             lock: Mutex::new(Some(self.lock)),
@@ -262,7 +267,7 @@ impl Foundation {
         let inner = Arc::new(inner);
         service.serve(&inner);
         let node = Node { inner };
-        node.run_with_peers();
+        node.run_with_peers(self.vfs);
         Ok((node, recovered))
     }
 }

@@ -153,7 +153,7 @@ impl PartitionHandle {
     /// applied. Files go as soon as nothing needs them, which may be before a checkpoint says so: a gap that the log
     /// closes is no damage.
     pub(crate) async fn missing_message(&self) -> Result<Option<(LaneId, Offset)>, RequestError> {
-        let gaps = std::mem::take(&mut *self.gaps.lock().unwrap_or_else(PoisonError::into_inner));
+        let gaps = self.take_gaps();
         if gaps.is_empty() {
             return Ok(None);
         }
@@ -163,6 +163,19 @@ impl PartitionHandle {
                 return Err(error);
             }
         }
+        self.first_missing(gaps).await
+    }
+
+    /// Lanes that seemed to lack messages at the start.
+    pub(crate) fn take_gaps(&self) -> Vec<LaneId> {
+        std::mem::take(&mut *self.gaps.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The first message of `gaps` that is retained and has no place now.
+    pub(crate) async fn first_missing(
+        &self,
+        gaps: Vec<LaneId>,
+    ) -> Result<Option<(LaneId, Offset)>, RequestError> {
         let first_gap = move |running: &Running| {
             gaps.into_iter().find_map(|lane| {
                 let view = running.machine.lane(lane)?;
@@ -288,7 +301,8 @@ impl PartitionHandle {
     }
 
     /// Waits until everything committed before now is applied here, on the word of a quorum. Only the leader can.
-    pub(crate) async fn read_index(&self) -> Result<(), RequestError> {
+    /// Gives the index up to which it is.
+    pub(crate) async fn read_index(&self) -> Result<u64, RequestError> {
         let deadline = Instant::now() + self.waits.leader;
         loop {
             let another_leads = {
@@ -299,8 +313,8 @@ impl PartitionHandle {
                 && let Some(group) = self.group()
             {
                 let outcome = tokio::time::timeout_at(deadline, group.read_index()).await;
-                if matches!(outcome, Ok(Ok(_))) {
-                    return Ok(());
+                if let Ok(Ok(index)) = outcome {
+                    return Ok(index);
                 }
             }
             if another_leads || Instant::now() >= deadline || self.stopped().is_some() {

@@ -58,16 +58,16 @@ impl Node {
     }
 }
 
-/// Whether a leader has a quorum behind it.
+/// Whether a leader has a quorum behind it, and up to where the log is committed and applied there.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Confirm;
 
 impl AtLeader for Confirm {
     const VERB: Verb = Verb::Confirm;
     const WRITES: bool = false;
-    type Answer = ();
+    type Answer = u64;
 
-    async fn run(self, node: Node, group: PartitionId) -> Result<(), RequestError> {
+    async fn run(self, node: Node, group: PartitionId) -> Result<u64, RequestError> {
         node.own_partition(group)?.read_index().await
     }
 }

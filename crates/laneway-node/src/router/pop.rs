@@ -13,6 +13,8 @@ use laneway_core::settings::{GroupStart, QueueRow};
 use laneway_core::time::WallTime;
 use tokio::time::Instant;
 
+#[cfg(test)]
+pub(crate) use deliver::Delivered;
 pub(crate) use deliver::Claim;
 pub(super) use deliver::{to_message, unreadable};
 

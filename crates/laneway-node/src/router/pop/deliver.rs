@@ -32,7 +32,7 @@ pub(crate) struct Claim {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Delivered {
     lease_id: LeaseId,
-    lanes: Vec<PoppedLane>,
+    pub(crate) lanes: Vec<PoppedLane>,
     /// Of each message in order, while the payloads travel by themselves.
     payload_bytes: Vec<u32>,
 }
@@ -97,6 +97,14 @@ impl AtLeader for Claim {
 }
 
 impl Delivered {
+    pub(crate) fn new(lease_id: LeaseId, lanes: Vec<PoppedLane>) -> Self {
+        Self {
+            lease_id,
+            lanes,
+            payload_bytes: Vec::new(),
+        }
+    }
+
     fn messages(&mut self) -> impl Iterator<Item = &mut PoppedMessage> {
         self.lanes.iter_mut().flat_map(|lane| &mut lane.messages)
     }
@@ -173,11 +181,7 @@ async fn deliver(
         return damage.map_or(Ok(None), Err);
     }
     guard.keep();
-    Ok(Some(Delivered {
-        lease_id,
-        lanes,
-        payload_bytes: Vec::new(),
-    }))
+    Ok(Some(Delivered::new(lease_id, lanes)))
 }
 
 /// Shortens or drops lanes so that what is left fits, but for a first message that is larger by itself.
