@@ -75,12 +75,13 @@ pub(crate) fn settle(
     context: &ReplicaContext,
     partition: PartitionId,
     mut generation: Generation,
+    applied: Option<u64>,
 ) -> Result<(), OpenError> {
     if let Some(at) = generation.restart {
         context.wal.restart_behind(partition, at)?;
         tracing::info!(%partition, index = at.0, "the log goes on behind the snapshot");
     }
-    generation.settle(&context.vfs)?;
+    generation.settle(&context.vfs, applied)?;
     context
         .snapshots
         .take_up(&context.vfs, &context.wal, &context.dir, partition)?;

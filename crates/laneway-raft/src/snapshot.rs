@@ -45,6 +45,13 @@ pub trait SnapshotStore: Send + Sync + 'static {
     /// Reads from the snapshot that is held; the more recently, the longer it is.
     fn read(&self, part: SnapshotPart) -> BoxFuture<'_, Result<Bytes, String>>;
 
+    /// The receiver of snapshot `id` is alive, whether it reads now or not. Does not wait.
+    fn keep(&self, id: u64);
+
+    /// A receiver has come to `index`: if that is the last entry of the snapshot that is held, it has it. Others may still
+    /// read it. Does not wait.
+    fn taken(&self, index: u64);
+
     /// A folder to receive `offer` in, with what is there of it already. Errors: there is no room, or it is in place already.
     fn receive(&self, offer: SnapshotOffer) -> BoxFuture<'_, Result<IncomingSnapshot, String>>;
 

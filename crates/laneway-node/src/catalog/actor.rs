@@ -267,6 +267,8 @@ impl RunningCatalog {
         }
         // The group may have been shut down meanwhile; then nobody waits.
         let _ = done.send(());
+        // Every proposal beside a failed one may be out now.
+        self.poisoned &= !self.filed.is_empty();
         self.want_flush();
     }
 

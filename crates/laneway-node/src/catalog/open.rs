@@ -47,7 +47,8 @@ impl OpenedCatalog {
                 what: error.to_string(),
             })?;
         }
-        settle(&context, PartitionId::CATALOG, generation)?;
+        let ends_at = manifest.as_ref().map(|manifest| manifest.applied.0);
+        settle(&context, PartitionId::CATALOG, generation, ends_at)?;
         handle.version.send_replace(machine.version().0);
         *handle.machine_mut() = machine;
         let (mut applied, mut membership, mut checkpoint) = (None, Bytes::new(), None);

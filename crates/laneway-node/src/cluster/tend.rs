@@ -57,7 +57,9 @@ pub(crate) async fn tend(node: Node, takeover: Duration) {
 
 impl Tender {
     fn look_at_peers(&mut self) {
-        let Some(peers) = &self.node.inner.peers else { return };
+        let Some(peers) = &self.node.inner.peers else {
+            return;
+        };
         for peer in peers.nodes() {
             match self.node.raft_id_of(peer) {
                 None => drop(self.seen.remove(&peer)),
@@ -132,7 +134,10 @@ impl Tender {
 
     /// The groups' leads go round the voters in the order of their numbers.
     async fn spread(&self, id: PartitionId, group: &Group) -> Result<(), String> {
-        let long_led = self.led.get(&id).is_some_and(|since| since.elapsed() >= SPREAD_AFTER);
+        let long_led = self
+            .led
+            .get(&id)
+            .is_some_and(|since| since.elapsed() >= SPREAD_AFTER);
         if !long_led {
             return Ok(());
         }

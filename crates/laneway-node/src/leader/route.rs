@@ -94,7 +94,9 @@ impl Node {
             return if !place.serving {
                 Some(format!("{name} has a new leader that is not ready yet"))
             } else if place.quorum_is_lost() {
-                Some(format!("{name} has no quorum: too few of its nodes can be reached"))
+                Some(format!(
+                    "{name} has no quorum: too few of its nodes can be reached"
+                ))
             } else {
                 None
             };

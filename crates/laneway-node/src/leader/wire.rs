@@ -180,10 +180,16 @@ mod tests {
         let (_, _, request) = open_request(joined(encode_request(PartitionId(3), push()))).unwrap();
         let answer = joined(encode_answer::<Claim>(Ok(Some(delivered()))));
         for end in 0..request.len() {
-            assert!(decode_request::<PushAsk>(request.slice(..end)).is_err(), "cut at {end}");
+            assert!(
+                decode_request::<PushAsk>(request.slice(..end)).is_err(),
+                "cut at {end}"
+            );
         }
         for end in 0..answer.len() {
-            assert!(decode_answer::<Claim>(answer.slice(..end)).is_err(), "cut at {end}");
+            assert!(
+                decode_answer::<Claim>(answer.slice(..end)).is_err(),
+                "cut at {end}"
+            );
         }
         let longer = |bytes: &Bytes| Bytes::from([bytes, &b"x"[..]].concat());
         assert!(decode_request::<PushAsk>(longer(&request)).is_err());

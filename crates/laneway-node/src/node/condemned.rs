@@ -49,9 +49,16 @@ pub(super) async fn judge_gaps(node: Node, vfs: Arc<dyn Vfs>) {
             out.sync_data()?;
             vfs.sync_dir(&dir)
         });
-        match written.await.map_err(std::io::Error::other).and_then(|written| written) {
+        match written
+            .await
+            .map_err(std::io::Error::other)
+            .and_then(|written| written)
+        {
             Ok(()) => {
-                tracing::error!(reason, "the data of this node is damaged: it stops, and the next start moves it aside");
+                tracing::error!(
+                    reason,
+                    "the data of this node is damaged: it stops, and the next start moves it aside"
+                );
                 // Only the first counts; there is no second.
                 let _ = node.inner.condemned.set(reason);
             }

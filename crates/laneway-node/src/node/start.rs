@@ -25,8 +25,8 @@ use crate::clock::SystemClock;
 use crate::identity::{Identity, IdentityError};
 use crate::leader::{NodeService, QUORUM_LOST_ELECTIONS};
 use crate::maintenance::{Disk, Maintenance, Work};
-use crate::parking::Parking;
 use crate::options::{NodeOptions, PARTITIONS_DEFAULT, PARTITIONS_MAX};
+use crate::parking::Parking;
 use crate::partition::{OpenError, PartitionHandle};
 use crate::propagator;
 use crate::replica::ReplicaContext;
@@ -247,7 +247,9 @@ impl Foundation {
             peers,
             addresses: net.as_ref().map(|net| net.addresses.clone()).unwrap_or_default(),
             takeover: Duration::from_millis(net.as_ref().map_or(0, |net| net.takeover_ms)),
-            quorum_lost_after: Duration::from_millis(self.options.raft.election_ms_max * QUORUM_LOST_ELECTIONS),
+            quorum_lost_after: Duration::from_millis(
+                self.options.raft.election_ms_max * QUORUM_LOST_ELECTIONS,
+            ),
             data_dir,
             started,
             tasks: Mutex::new(background(&catalog_handle, &handles)),
@@ -273,14 +275,18 @@ impl Foundation {
 }
 
 /// Opens and starts; data that is damaged is moved aside when the other nodes can give it back.
-pub(super) async fn start_node(options: NodeOptions, vfs: Arc<dyn Vfs>) -> Result<(Node, Recovered), StartError> {
+pub(super) async fn start_node(
+    options: NodeOptions,
+    vfs: Arc<dyn Vfs>,
+) -> Result<(Node, Recovered), StartError> {
     match open_and_build(options.clone(), Arc::clone(&vfs)).await {
         Err(error) if aside::can_be_replaced(&options, &error) => {
             let dir = options.data_dir.clone();
             let moving_in = Arc::clone(&vfs);
             let moved = tokio::task::spawn_blocking(move || aside::set_aside(&*moving_in, &dir)).await;
             let moved = moved.map_err(std::io::Error::other).and_then(|moved| moved);
-            let aside = moved.map_err(|source| io_error(format_args!("moving damaged data aside ({error})"), source))?;
+            let aside = moved
+                .map_err(|source| io_error(format_args!("moving damaged data aside ({error})"), source))?;
             tracing::error!(
                 reason = %error,
                 moved_to = %aside.display(),

@@ -71,7 +71,12 @@ impl Interests {
         let now = Instant::now();
         let mut all = vec![None];
         if let Some(nodes) = locked(&self.by_key).get(key) {
-            all.extend(nodes.iter().filter(|(_, until)| *until > now).map(|(node, _)| Some(*node)));
+            all.extend(
+                nodes
+                    .iter()
+                    .filter(|(_, until)| *until > now)
+                    .map(|(node, _)| Some(*node)),
+            );
         }
         if all.len() > 1 {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);

@@ -51,8 +51,7 @@ impl Running {
         if self.office.is_some() || applied_term != term {
             return;
         }
-        self.keeper
-            .take_office(&*self.clock, self.machine.stamps());
+        self.keeper.take_office(&*self.clock, self.machine.stamps());
         self.office = Some(term);
         self.set_serving(true);
         self.parking.partition_serves();
@@ -85,11 +84,16 @@ impl Running {
         }
         // Later plans rest on this one. Raft takes no proposal of this term any more, or it is stopped.
         self.poisoned = true;
-        if self.filed.is_empty() {
+        self.plan_again();
+    }
+
+    /// Once every proposal beside a failed one is out, planning goes on from what is applied.
+    pub(super) fn plan_again(&mut self) {
+        if self.poisoned && self.filed.is_empty() {
             self.overlay.clear();
             self.poisoned = false;
-            self.want_flush();
         }
+        self.want_flush();
     }
 
     /// What is here is the past: the supervisor opens the replica anew on the snapshot.

@@ -165,7 +165,8 @@ impl Opened {
         }
         opened.machine = machine;
         opened.found = Some(found);
-        settle(&opened.context, partition, generation)?;
+        let applied = opened.applied.map(|applied| applied.index);
+        settle(&opened.context, partition, generation, applied)?;
         let handle = &opened.handle;
         handle
             .catalog_version

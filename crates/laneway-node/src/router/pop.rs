@@ -13,9 +13,9 @@ use laneway_core::settings::{GroupStart, QueueRow};
 use laneway_core::time::WallTime;
 use tokio::time::Instant;
 
+pub(crate) use deliver::Claim;
 #[cfg(test)]
 pub(crate) use deliver::Delivered;
-pub(crate) use deliver::Claim;
 pub(super) use deliver::{to_message, unreadable};
 
 use super::plain::Confirm;

@@ -153,7 +153,7 @@ async fn follower_behind_the_purged_log_comes_back_by_snapshot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wiped_node_comes_back_with_everything() {
     let mut cluster = Cluster::start_with(little_log).await;
-    fill(cluster.node(0), 0..80).await;
+    fill(cluster.node(0), 0..50).await;
     cluster.stop_node(1).await;
     cluster.ready().await;
     for row in std::fs::read_dir(cluster.dir(1)).unwrap().flatten() {
@@ -164,16 +164,16 @@ async fn wiped_node_comes_back_with_everything() {
         };
         removed.unwrap();
     }
-    fill(cluster.node(0), 80..90).await;
+    fill(cluster.node(0), 50..60).await;
     cluster.start_node(1).await;
-    fill(cluster.node(2), 90..100).await;
+    fill(cluster.node(2), 60..70).await;
     alike(&cluster).await;
     assert!(
         cluster.dir(1).join("catalog/current").exists(),
         "the catalog came as one"
     );
     assert!(received(cluster.dir(1)) > 0, "something came as a snapshot");
-    serves_all(&cluster, 2, 100).await;
+    serves_all(&cluster, 2, 70).await;
     alike(&cluster).await;
     cluster.stop().await;
 }

@@ -6,12 +6,14 @@ use std::path::Path;
 
 use laneway_core::command::AckStatus;
 use laneway_core::reply::AckedItem;
-use laneway_node::{AckOutcome, ClusterChange, Node, NodeOptions, PeerNetOptions, PushReply, PushRequest};
+use laneway_node::{
+    AckOutcome, ClusterChange, ClusterGroup, Node, NodeOptions, PeerNetOptions, PushReply, PushRequest,
+};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use crate::support::{SOON, ack, ack_item, item, options, payloads, pop, pop_request, push};
+use crate::support::{SOON, ack, ack_item, item, payloads, pop, pop_request, push, small};
 
 /// One cluster at a time: many of them in one process starve each other of votes.
 static ONE_CLUSTER: Mutex<()> = Mutex::const_new(());
@@ -59,7 +61,7 @@ impl Cluster {
 
     fn options(&self, at: usize) -> NodeOptions {
         let number = u16::try_from(at + 1).expect("three nodes");
-        let mut options = options(self.dir(at));
+        let mut options = small(self.dir(at));
         options.node = number;
         options.partitions = 4;
         // Other tests and builds share the machine.
@@ -304,5 +306,149 @@ async fn removal_that_would_lose_the_quorum_is_refused() {
     let refused = cluster.node(0).change_cluster(ClusterChange::RemoveNode(2)).await;
     let refused = refused.unwrap_err();
     assert_eq!(refused.code, "conflict", "{refused}");
+    cluster.stop().await;
+}
+
+impl Cluster {
+    /// Stops a node and takes all its data away.
+    async fn wipe(&mut self, at: usize) {
+        self.stop_node(at).await;
+        for entry in std::fs::read_dir(self.dir(at))
+            .expect("the folder is there")
+            .flatten()
+        {
+            let path = entry.path();
+            if path.is_dir() {
+                std::fs::remove_dir_all(path).expect("the folder goes");
+            } else {
+                std::fs::remove_file(path).expect("the file goes");
+            }
+        }
+    }
+
+    /// Waits until all nodes have the same state in every group, and every node votes in every group.
+    async fn agree(&self) {
+        let deadline = Instant::now() + 3 * SOON;
+        loop {
+            let mut digests = Vec::new();
+            for node in self.nodes.iter().flatten() {
+                let groups = node.digests().await.unwrap_or_default();
+                digests.push(
+                    groups
+                        .into_iter()
+                        .map(|group| (group.partition, group.applied_index, group.digest))
+                        .collect::<Vec<_>>(),
+                );
+            }
+            let cluster = self.node(0).cluster().await;
+            let voters = |group: &ClusterGroup| group.members.iter().filter(|member| member.voter).count();
+            let all_vote = cluster
+                .groups
+                .iter()
+                .all(|group| group.members.len() == 3 && voters(group) == 3);
+            if all_vote && digests.iter().all(|one| !one.is_empty() && *one == digests[0]) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{digests:#?} {cluster:#?}");
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// Pushes about 5 MB through every node in turn, to 20 lanes.
+async fn push_much(cluster: &Cluster, tag: &str) {
+    let filler = "x".repeat(4_000);
+    for round in 0..60 {
+        let payload = format!("\"{tag}-{round}-{filler}\"");
+        let node = cluster
+            .nodes
+            .iter()
+            .flatten()
+            .nth(round % 2)
+            .expect("two nodes run");
+        let items: Vec<_> = (0..20)
+            .map(|n| item("q", &format!("lane{n}"), &format!("{tag}/{round}/{n}"), &payload))
+            .collect();
+        let deadline = Instant::now() + SOON;
+        loop {
+            let request = PushRequest {
+                request_id: None,
+                items: items.clone(),
+            };
+            match node.push(request).await {
+                Ok(replies)
+                    if replies
+                        .iter()
+                        .all(|reply| !matches!(reply, PushReply::Refused(_))) =>
+                {
+                    break;
+                }
+                refused => assert!(Instant::now() < deadline, "{refused:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wiped_node_comes_back_with_everything() {
+    let mut cluster = Cluster::start().await;
+    push_much(&cluster, "first").await;
+    let popped = pop(cluster.node(0), "q").await;
+    let lane = popped.lanes[0].lane;
+    cluster.wipe(2).await;
+    push_much(&cluster, "second").await;
+    cluster.start_node(2).await;
+    push_much(&cluster, "third").await;
+    cluster.ready().await;
+    cluster.agree().await;
+    // Everything is read through the node that was wiped, as the leader of all.
+    let change = ClusterChange::TransferLeader(None, 3);
+    cluster.node(2).change_cluster(change).await.unwrap();
+    let again = push(cluster.node(2), vec![item("q", "lane3", "first/7/3", "1")]).await;
+    assert!(matches!(&again[0], PushReply::Duplicate(_)));
+    let last = &popped.lanes[0]
+        .messages
+        .last()
+        .expect("it has messages")
+        .transaction_id;
+    let done = ack(
+        cluster.node(2),
+        ack_item(lane, last, AckStatus::Completed, popped.lease_id),
+    );
+    assert_eq!(done.await.outcome, AckOutcome::Applied(AckedItem::Done));
+    let mut seen = 0;
+    loop {
+        let mut request = pop_request("q");
+        request.lanes_max = 20;
+        let mut reply = cluster.node(2).pop(request).await.unwrap();
+        reply.delivered();
+        if reply.lanes.is_empty() {
+            break;
+        }
+        for lane in &reply.lanes {
+            seen += lane.messages.len();
+            let last = &lane.messages.last().expect("it has messages").transaction_id;
+            let item = ack_item(lane.lane, last, AckStatus::Completed, reply.lease_id);
+            assert!(ack(cluster.node(2), item).await.outcome.is_success());
+        }
+    }
+    assert_eq!(seen + popped.lanes[0].messages.len(), 3 * 60 * 20);
+    cluster.agree().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_data_is_moved_aside_and_comes_from_the_others() {
+    let mut cluster = Cluster::start().await;
+    push_much(&cluster, "first").await;
+    cluster.stop_node(1).await;
+    std::fs::remove_dir_all(cluster.dir(1).join("wal")).unwrap();
+    cluster.start_node(1).await;
+    push_much(&cluster, "second").await;
+    cluster.ready().await;
+    cluster.agree().await;
+    let aside = std::fs::read_dir(cluster.dir(1)).unwrap().flatten();
+    let aside = aside.filter(|entry| entry.file_name().to_string_lossy().starts_with("damaged-"));
+    assert_eq!(aside.count(), 1);
     cluster.stop().await;
 }

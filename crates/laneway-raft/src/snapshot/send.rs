@@ -66,6 +66,7 @@ impl PeerLink {
         let question = || vec![peer::encode_snapshot_question(&vote, named.index, 0)];
         match self.ask(Verb::SnapshotState, question()).await.map_err(later)? {
             SnapshotAnswer::Installed(vote) | SnapshotAnswer::HigherVote(vote) => {
+                store.taken(named.index);
                 return Ok(SnapshotResponse::new(vote));
             }
             SnapshotAnswer::Receiving(_) | SnapshotAnswer::Failed(_) | SnapshotAnswer::Unknown => {}
@@ -95,10 +96,12 @@ impl PeerLink {
             .map_err(later)?;
         loop {
             match answer {
-                SnapshotAnswer::Installed(theirs) | SnapshotAnswer::HigherVote(theirs) => {
+                SnapshotAnswer::Installed(theirs) => {
+                    store.taken(named.index);
                     return Ok(SnapshotResponse::new(theirs));
                 }
-                SnapshotAnswer::Receiving(_) => {}
+                SnapshotAnswer::HigherVote(theirs) => return Ok(SnapshotResponse::new(theirs)),
+                SnapshotAnswer::Receiving(_) => store.keep(offer.id),
                 SnapshotAnswer::Failed(reason) => return Err(later(NotSent::NotTaken(reason))),
                 SnapshotAnswer::Unknown => return Err(later(NotSent::Forgotten)),
             }

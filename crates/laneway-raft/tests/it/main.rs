@@ -12,4 +12,5 @@ mod propose;
 mod read;
 mod restart;
 mod sharing;
+#[cfg(test)]
 mod snapshot;

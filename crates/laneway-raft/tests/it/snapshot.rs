@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -36,6 +36,7 @@ struct Store {
     seen: OnceLock<watch::Receiver<Seen>>,
     held: Mutex<Option<Arc<OutgoingSnapshot>>>,
     made: AtomicUsize,
+    taken: AtomicU64,
     read: AtomicUsize,
     /// Reads after which each further one fails.
     reads_max: watch::Sender<usize>,
@@ -60,7 +61,9 @@ impl Store {
         }
         let applied = (last.index, last.term, last.leader);
         writer.finish(applied, seen.membership(), Vec::new()).unwrap();
-        let ballast: Vec<u8> = (0..BALLAST_BYTES).map(|at| (at / 7) as u8).collect();
+        let ballast: Vec<u8> = (0..BALLAST_BYTES)
+            .map(|at| u8::try_from(at / 7 % 256).unwrap())
+            .collect();
         std::fs::write(dir.join("0000000000000001.backlog"), ballast).unwrap();
         self.made.fetch_add(1, Ordering::SeqCst);
         OutgoingSnapshot::seal(vfs, dir, id, P).unwrap()
@@ -106,6 +109,14 @@ impl SnapshotStore for Store {
         })
     }
 
+    fn keep(&self, id: u64) {
+        assert_eq!(self.held_snapshot().map(|held| held.offer().id), Some(id));
+    }
+
+    fn taken(&self, index: u64) {
+        self.taken.fetch_max(index, Ordering::SeqCst);
+    }
+
     fn receive(&self, offer: SnapshotOffer) -> BoxFuture<'_, Result<IncomingSnapshot, String>> {
         Box::pin(
             async move { Ok(IncomingSnapshot::open(Arc::new(RealVfs), self.base.clone(), offer).unwrap()) },
@@ -143,12 +154,15 @@ impl Side {
         if let Some(at) = generation.restart {
             wal.restart_behind(P, at).unwrap();
         }
-        generation.settle(&vfs).unwrap();
+        generation
+            .settle(&vfs, applied.applied.map(|(index, ..)| index))
+            .unwrap();
         let store = Arc::new(Store {
             held: Mutex::new(OutgoingSnapshot::find(&vfs, &base, P).unwrap().map(Arc::new)),
             base,
             seen: OnceLock::new(),
             made: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
             read: AtomicUsize::new(0),
             reads_max: watch::Sender::new(reads_max),
         });
@@ -286,6 +300,8 @@ async fn learner_behind_the_purged_log_gets_a_snapshot_through_interruptions() {
         .await
         .expect("the leader knows how far it is");
 
+    assert_eq!(one.store.taken.load(Ordering::SeqCst), held);
+
     // It is as good as any other: it leads.
     let both = BTreeSet::from([raft_id(1), raft_id(2)]);
     one.replica.group.set_voters(both).await.unwrap();
@@ -341,6 +357,7 @@ async fn restart_on(name: CheckpointName, dir: &Path, ports: &[u16]) -> Side {
         base,
         seen: OnceLock::new(),
         made: AtomicUsize::new(0),
+        taken: AtomicU64::new(0),
         read: AtomicUsize::new(0),
         reads_max: watch::Sender::new(usize::MAX),
     });

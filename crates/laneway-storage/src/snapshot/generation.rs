@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{OFFER_NAME, is_replica_file};
+use super::{OFFER_NAME, SnapshotOffer, is_replica_file};
 use crate::sealed::cursor::{Cursor, Malformed};
 use crate::sealed::{self, FileError, SealedWriter};
 use crate::vfs::Vfs;
@@ -74,11 +74,10 @@ impl Generation {
 
     /// The log has restarted durably. Forgets that it must, and removes all other generations.
     ///
-    /// To be called by each start once the replica was read: it also removes what an earlier call did not come to. Folders
-    /// that are still being received stay, unless this generation was just put in place.
-    pub fn settle(&mut self, vfs: &Arc<dyn Vfs>) -> Result<(), FileError> {
-        let fresh = self.restart.is_some();
-        if fresh {
+    /// To be called by each start once the replica was read: it also removes what an earlier call did not come to. Of what is
+    /// still being received only what is ahead of the checkpoint stays; that ends at entry `applied`.
+    pub fn settle(&mut self, vfs: &Arc<dyn Vfs>, applied: Option<u64>) -> Result<(), FileError> {
+        if self.restart.is_some() {
             let row = Row {
                 id: self.id,
                 restart: None,
@@ -95,8 +94,9 @@ impl Generation {
             if self.id != 0 && is_replica_file(&name) {
                 sealed::remove(&**vfs, &path)?;
             } else if name.starts_with(FOLDER_PREFIX) && path != self.dir {
-                let receiving = vfs.exists(&path.join(OFFER_NAME)).map_err(io)?;
-                if fresh || !receiving {
+                let offer = vfs.read(&path.join(OFFER_NAME)).ok();
+                let offer = offer.and_then(|bytes| SnapshotOffer::decode(&bytes).ok());
+                if offer.is_none_or(|offer| Some(offer.applied.0) <= applied) {
                     vfs.remove_dir_all(&path).map_err(io)?;
                 }
             }

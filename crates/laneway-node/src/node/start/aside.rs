@@ -16,7 +16,14 @@ use crate::partition::OpenError;
 const NODES_MIN: usize = 3;
 
 /// What is moved: all that belongs to the data generation.
-const DATA: [&str; 6] = ["identity", "wal", "partitions", "catalog", "rows", super::condemned::FILE];
+const DATA: [&str; 6] = [
+    "identity",
+    "wal",
+    "partitions",
+    "catalog",
+    "rows",
+    super::condemned::FILE,
+];
 
 /// Whether the others can give this node its data back.
 pub(super) fn can_be_replaced(options: &NodeOptions, error: &StartError) -> bool {
