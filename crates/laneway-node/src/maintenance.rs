@@ -212,6 +212,7 @@ impl Round {
                 for (partition, _) in &self.work.partitions {
                     partition.cast(PartitionMsg::Retain);
                 }
+                self.purge_kept();
             }
             self.snapshots().give_up(self.work.disk.is_low());
             while let Ok(ask) = wanted.try_recv() {

@@ -5,6 +5,8 @@
 //! same on leader and followers. What a snapshot on its way needs stays until that is given up. Whoever needs more than that
 //! gets a snapshot.
 
+use std::sync::atomic::Ordering;
+
 use laneway_core::ids::PartitionId;
 use laneway_raft::Group;
 
@@ -14,18 +16,29 @@ use super::Round;
 const KEPT_DIVISOR: usize = 4;
 
 impl Round {
+    /// Purges what was kept when the last checkpoint was written and is kept no longer: a group in which nothing happens
+    /// must not hold old segments.
+    pub(super) fn purge_kept(&self) {
+        let (catalog, _) = &self.work.catalog;
+        let index = catalog.checkpoint_index.load(Ordering::Acquire);
+        let mut all = vec![(PartitionId::CATALOG, catalog.group(), index)];
+        for (partition, _) in &self.work.partitions {
+            let index = partition.checkpoint_index.load(Ordering::Acquire);
+            all.push((partition.id, partition.group(), index));
+        }
+        for (id, group, index) in all {
+            if let Some(group) = group
+                && self.purgeable(&group, id, index).is_some()
+            {
+                self.purge(Some(group), id, index);
+            }
+        }
+    }
+
     /// The log up to the checkpoint that ends at `index` is no longer needed here.
     pub(super) fn purge(&self, group: Option<Group>, partition: PartitionId, index: u64) {
         let Some(group) = group else { return };
-        let members = group.members();
-        let alone = members.voters.len() + members.learners.len() <= 1;
-        let upto = if alone {
-            Some(index)
-        } else {
-            self.behind_kept(partition, index)
-        };
-        let held = self.snapshots().hold(partition);
-        let upto = upto.map(|upto| held.map_or(upto, |held| upto.min(held)));
+        let upto = self.purgeable(&group, partition, index);
         let outcome = self.work.runtime.block_on(async {
             group.name_checkpoint().await.map_err(|error| error.to_string())?;
             if let Some(upto) = upto {
@@ -36,6 +49,22 @@ impl Round {
         if let Err(error) = outcome {
             tracing::debug!(%partition, error, "log not purged yet");
         }
+    }
+
+    /// Up to where the log may go, if any of it may.
+    fn purgeable(&self, group: &Group, partition: PartitionId, index: u64) -> Option<u64> {
+        let members = group.members();
+        let alone = members.voters.len() + members.learners.len() <= 1;
+        let upto = if alone {
+            index
+        } else {
+            self.behind_kept(partition, index)?
+        };
+        let upto = self
+            .snapshots()
+            .hold(partition)
+            .map_or(upto, |held| upto.min(held));
+        (upto >= self.work.wal.first_index(partition)).then_some(upto)
     }
 
     /// The last entry up to `index` that lies in none of the newest segments.

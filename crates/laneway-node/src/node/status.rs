@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use laneway_core::ids::PartitionId;
 
@@ -10,6 +11,9 @@ use crate::api::{GroupDigest, GroupStatus, Metrics, NodeStatus, Readiness, Reque
 use crate::identity::Identity;
 use crate::partition::PartitionHandle;
 use crate::process;
+
+/// Longest wait for the leaders' word on the queues.
+const GAUGES_WAIT: Duration = Duration::from_millis(500);
 
 impl Node {
     /// Whether it serves all partitions, and what it lacks.
@@ -146,7 +150,8 @@ impl Node {
         Ok(digests)
     }
 
-    /// Figures for monitoring. What a partition without a leader knows is left out.
+    /// Figures for monitoring. Totals are of the replicas here: the same on every node, but for what a replica has yet to
+    /// receive. Queues are left out while a partition has no leader.
     pub async fn metrics(&self) -> Metrics {
         let inner = &self.inner;
         let mut metrics = Metrics {
@@ -166,7 +171,9 @@ impl Node {
                 metrics.expired_leases += totals.expired_leases;
             }
         }
-        metrics.queues = self.queue_gauges().await.unwrap_or_default();
+        // Monitoring must have an answer above all when a partition has none.
+        let gauges = tokio::time::timeout(GAUGES_WAIT, self.queue_gauges()).await;
+        metrics.queues = gauges.ok().and_then(Result::ok).unwrap_or_default();
         metrics
     }
 }
