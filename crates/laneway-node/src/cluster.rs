@@ -72,8 +72,8 @@ impl Node {
             return Some(us.raft_id());
         }
         let view = self.inner.peers.as_ref()?.view(node)?;
-        let raft_id = view.borrow().peer.as_ref().map(|peer| peer.raft_id);
-        raft_id
+        let seen = view.borrow();
+        seen.peer.as_ref().map(|peer| peer.raft_id)
     }
 
     async fn describe(&self, group: PartitionId) -> ClusterGroup {

@@ -17,7 +17,7 @@ pub(crate) mod requests {
     pub(crate) use super::ack::AckTarget as Ack;
     pub(crate) use super::catalog::{Catalog, CatalogVersion};
     pub(crate) use super::dead_letters::{DeadLetters, DeleteDeadLetters, ReadMessage, Replay};
-    pub(crate) use super::plain::{Confirm, PlainCommand};
+    pub(crate) use super::plain::{Claimable, Confirm, PlainCommand};
     pub(crate) use super::pop::Claim;
     #[cfg(test)]
     pub(crate) use super::pop::Delivered;

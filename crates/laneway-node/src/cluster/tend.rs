@@ -64,7 +64,7 @@ impl Tender {
             match self.node.raft_id_of(peer) {
                 None => drop(self.seen.remove(&peer)),
                 Some(raft_id) => {
-                    let seen = self.seen.entry(peer).or_insert((raft_id, Instant::now()));
+                    let seen = self.seen.entry(peer).or_insert_with(|| (raft_id, Instant::now()));
                     if seen.0 != raft_id {
                         *seen = (raft_id, Instant::now());
                     }
@@ -177,7 +177,7 @@ impl Node {
         let handing = self.group_ids().filter_map(|id| {
             let group = self.group(id).filter(|group| group.leadership().is_self)?;
             let voters = group.members().voters;
-            (voters.len() > 1).then(|| async move {
+            (voters.len() > 1).then_some(async move {
                 let change = Change {
                     node: self,
                     id,

@@ -38,10 +38,11 @@ pub(crate) enum Verb {
     Interests = 18,
     /// Something for a pop parked at the gateway.
     Ready = 19,
+    Claimable = 20,
 }
 
 impl Verb {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Push,
         Self::Claim,
         Self::Ack,
@@ -61,6 +62,7 @@ impl Verb {
         Self::ChangeMember,
         Self::Interests,
         Self::Ready,
+        Self::Claimable,
     ];
 
     pub(super) fn of(byte: u8) -> Option<Self> {
@@ -115,6 +117,7 @@ async fn carry_out(node: Node, from: u16, body: Bytes) -> Result<Vec<Bytes>, Str
         Verb::Sums => run::<r::Sums>(node, group, body).await,
         Verb::DescribeQueue => run::<r::DescribeQueue>(node, group, body).await,
         Verb::FindMessage => run::<r::FindMessage>(node, group, body).await,
+        Verb::Claimable => run::<r::Claimable>(node, group, body).await,
         Verb::Confirm => run::<r::Confirm>(node, group, body).await,
         Verb::Catalog => run::<r::Catalog>(node, group, body).await,
         Verb::CatalogVersion => run::<r::CatalogVersion>(node, group, body).await,

@@ -37,7 +37,10 @@ enum Chance {
 pub(super) async fn found_or_join(node: Node, peers: Peers) {
     let standing = Arc::clone(&node.inner.standing);
     if standing.identity().cluster_id == 0 {
-        let (cluster_id, voters) = wait_for_chance(&standing, &peers).await;
+        let Some((cluster_id, voters)) = wait_for_chance(&standing, &peers).await else {
+            // A peer has told it meanwhile.
+            return;
+        };
         if let Err(error) = join(&standing, &peers, cluster_id, voters).await {
             tracing::error!(%error, "the identity cannot be written: this node stays out of the cluster");
             return;
@@ -59,7 +62,8 @@ pub(super) async fn found_or_join(node: Node, peers: Peers) {
     }
 }
 
-async fn wait_for_chance(standing: &Standing, peers: &Peers) -> (u64, Vec<u64>) {
+/// `None`: a peer has said to which cluster this node belongs.
+async fn wait_for_chance(standing: &Standing, peers: &Peers) -> Option<(u64, Vec<u64>)> {
     let views: Vec<(u16, watch::Receiver<PeerView>)> = peers
         .nodes()
         .filter_map(|peer| Some((peer, peers.view(peer)?)))
@@ -71,8 +75,8 @@ async fn wait_for_chance(standing: &Standing, peers: &Peers) -> (u64, Vec<u64>) 
             .map(|(peer, view)| (*peer, view.borrow().peer.clone()))
             .collect();
         match chance(&standing.introduction(), &known) {
-            Chance::Join(cluster_id) => return (cluster_id, Vec::new()),
-            Chance::Found(voters) => return (rand::random::<u64>().max(1), voters),
+            Chance::Join(cluster_id) => return Some((cluster_id, Vec::new())),
+            Chance::Found(voters) => return Some((rand::random::<u64>().max(1), voters)),
             Chance::Wait(missing) => {
                 if last_logged.is_none_or(|at| at.elapsed() >= WAIT_LOGGED_EVERY) {
                     last_logged = Some(tokio::time::Instant::now());
@@ -84,6 +88,9 @@ async fn wait_for_chance(standing: &Standing, peers: &Peers) -> (u64, Vec<u64>) 
             }
         }
         tokio::time::sleep(LOOK_EVERY).await;
+        if standing.identity().cluster_id != 0 {
+            return None;
+        }
     }
 }
 

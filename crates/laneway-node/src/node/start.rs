@@ -155,6 +155,33 @@ impl Foundation {
         }
     }
 
+    fn standing(&self) -> Arc<Standing> {
+        let net = self.options.peers.as_ref();
+        let standing = Standing::new(
+            self.identity.clone(),
+            Arc::clone(&self.vfs),
+            self.options.data_dir.clone(),
+            net.map_or(0, |net| net.fingerprint),
+        );
+        Arc::new(standing)
+    }
+
+    /// The catalog and the partitions, not yet open.
+    fn replicas(&self, context: &ReplicaContext) -> (CatalogReplica, Vec<PartitionReplica>) {
+        let limits = &context.limits;
+        let in_dir = |dir: PathBuf| ReplicaContext {
+            dir,
+            ..context.clone()
+        };
+        let data_dir = &self.options.data_dir;
+        let catalog = (CatalogHandle::new(limits), in_dir(data_dir.join("catalog")));
+        let partitions = (0..self.identity.partitions).map(|number| {
+            let dir = data_dir.join("partitions").join(format!("{number:04}"));
+            (PartitionHandle::new(PartitionId(number), limits), in_dir(dir))
+        });
+        (catalog, partitions.collect())
+    }
+
     /// Opens the peer port, if there is one.
     async fn start_peers(
         &self,
@@ -172,46 +199,25 @@ impl Foundation {
             listen: net.listen.clone(),
             takeover: Duration::from_millis(net.takeover_ms),
         };
-        let peers = Peers::start(Arc::new(TcpTransport), options, service).await;
-        peers.map(Some).map_err(|source| StartError::PeerPort {
-            listen: net.listen.clone(),
-            source,
-        })
+        match Peers::start(Arc::new(TcpTransport), options, service).await {
+            Ok(peers) => Ok(Some(peers)),
+            Err(source) => {
+                close_wal(&self.wal).await;
+                let listen = net.listen.clone();
+                Err(StartError::PeerPort { listen, source })
+            }
+        }
     }
 
     async fn build(self, started: Instant) -> Result<(Node, Recovered), StartError> {
-        let net = self.options.peers.clone();
-        let fingerprint = net.as_ref().map_or(0, |net| net.fingerprint);
-        let standing = Standing::new(
-            self.identity.clone(),
-            Arc::clone(&self.vfs),
-            self.options.data_dir.clone(),
-            fingerprint,
-        );
-        let standing = Arc::new(standing);
+        let standing = self.standing();
         let service = Arc::new(NodeService::default());
-        let peers = match self.start_peers(&standing, Arc::clone(&service)).await {
-            Ok(peers) => peers,
-            Err(error) => {
-                close_wal(&self.wal).await;
-                return Err(error);
-            }
-        };
+        let peers = self.start_peers(&standing, Arc::clone(&service)).await?;
         let context = self.context(peers.clone());
         let (limits, storage) = (Arc::clone(&context.limits), Arc::clone(&context.storage));
         let (parking, counters) = (Arc::clone(&context.parking), Arc::clone(&context.counters));
+        let (catalog, partitions) = self.replicas(&context);
         let data_dir = self.options.data_dir.clone();
-        let in_dir = |dir: PathBuf| ReplicaContext {
-            dir,
-            ..context.clone()
-        };
-        let catalog = (CatalogHandle::new(&limits), in_dir(data_dir.join("catalog")));
-        let partitions: Vec<_> = (0..self.identity.partitions)
-            .map(|number| {
-                let dir = data_dir.join("partitions").join(format!("{number:04}"));
-                (PartitionHandle::new(PartitionId(number), &limits), in_dir(dir))
-            })
-            .collect();
         let supervisor = match bring_up(&catalog, &partitions).await {
             Ok(supervisor) => supervisor,
             Err(error) => {
@@ -240,13 +246,14 @@ impl Foundation {
         })
         .map_err(|source| io_error("starting a thread", source))?;
         let recovered = self.recovered(started);
+        let net = self.options.peers;
         let inner = Inner {
             parking_slots: Semaphore::new(limits.parked_pops_max as usize),
             limits,
             standing,
             peers,
-            addresses: net.as_ref().map(|net| net.addresses.clone()).unwrap_or_default(),
             takeover: Duration::from_millis(net.as_ref().map_or(0, |net| net.takeover_ms)),
+            addresses: net.map(|net| net.addresses).unwrap_or_default(),
             quorum_lost_after: Duration::from_millis(
                 self.options.raft.election_ms_max * QUORUM_LOST_ELECTIONS,
             ),
@@ -266,13 +273,17 @@ impl Foundation {
             maintenance,
             lock: Mutex::new(Some(self.lock)),
         };
-        let inner = Arc::new(inner);
-        service.serve(&inner);
-        let node = Node { inner };
+        let node = Node {
+            inner: Arc::new(inner),
+        };
+        service.serve(&node.inner);
         node.run_with_peers(self.vfs);
         Ok((node, recovered))
     }
 }
+
+type CatalogReplica = (Arc<CatalogHandle>, ReplicaContext);
+type PartitionReplica = (Arc<PartitionHandle>, ReplicaContext);
 
 /// Opens and starts; data that is damaged is moved aside when the other nodes can give it back.
 pub(super) async fn start_node(
@@ -308,8 +319,8 @@ async fn open_and_build(options: NodeOptions, vfs: Arc<dyn Vfs>) -> Result<(Node
 
 /// Starts the supervisor and all replicas, or leaves nothing running.
 async fn bring_up(
-    catalog: &(Arc<CatalogHandle>, ReplicaContext),
-    partitions: &[(Arc<PartitionHandle>, ReplicaContext)],
+    catalog: &CatalogReplica,
+    partitions: &[PartitionReplica],
 ) -> Result<ActorRef<SupervisorMsg>, StartError> {
     let (supervisor, _) = Actor::spawn(None, NodeSupervisor, ())
         .await
@@ -328,8 +339,8 @@ async fn bring_up(
 /// Starts all replicas; returns when each has replayed its log.
 async fn start_replicas(
     supervisor: &ActorRef<SupervisorMsg>,
-    catalog: &(Arc<CatalogHandle>, ReplicaContext),
-    partitions: &[(Arc<PartitionHandle>, ReplicaContext)],
+    catalog: &CatalogReplica,
+    partitions: &[PartitionReplica],
 ) -> Result<(), StartError> {
     let mut replicas = vec![Replica::Catalog(Arc::clone(&catalog.0), catalog.1.clone())];
     for (handle, context) in partitions {
@@ -350,7 +361,7 @@ async fn start_replicas(
 }
 
 /// Refuses data from which a file with messages was removed.
-async fn check_messages(partitions: &[(Arc<PartitionHandle>, ReplicaContext)]) -> Result<(), StartError> {
+async fn check_messages(partitions: &[PartitionReplica]) -> Result<(), StartError> {
     for (handle, context) in partitions {
         let missing = handle.missing_message().await;
         let missing = missing.map_err(|error| StartError::Partition {
@@ -374,7 +385,7 @@ async fn check_messages(partitions: &[(Arc<PartitionHandle>, ReplicaContext)]) -
 async fn abandon(
     supervisor: &ActorRef<SupervisorMsg>,
     catalog: &CatalogHandle,
-    partitions: &[(Arc<PartitionHandle>, ReplicaContext)],
+    partitions: &[PartitionReplica],
 ) {
     drop(supervisor.cast(SupervisorMsg::Stopping));
     let groups = partitions.iter().map(|(handle, _)| handle.group());

@@ -30,6 +30,9 @@ use crate::span_cache::SpanCache;
 /// How long a start waits for a leader when it needs the whole log applied.
 const ELECTION_AT_START_MAX: Duration = Duration::from_secs(30);
 
+/// Between two looks at whether a partition serves by now.
+const SERVING_LOOK: Duration = Duration::from_millis(10);
+
 /// Something to be planned by the leader and proposed.
 #[expect(
     clippy::large_enum_variant,
@@ -300,15 +303,30 @@ impl PartitionHandle {
         answer.await.map_err(|_| self.not_taken_up())
     }
 
+    /// Waits until it leads and has applied all that earlier leaders have answered for.
+    pub(crate) async fn until_serving(&self) -> Result<(), RequestError> {
+        let deadline = Instant::now() + self.waits.leader;
+        while !self.serving.load(Ordering::Acquire) {
+            if !self.may_serve_by(deadline) {
+                return Err(self.not_taken_up());
+            }
+            tokio::time::sleep(SERVING_LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Whether it makes sense to wait for it to serve.
+    fn may_serve_by(&self, deadline: Instant) -> bool {
+        let seen = *self.leadership.borrow();
+        let another_leads = seen.leader.is_some() && !seen.is_self;
+        !another_leads && Instant::now() < deadline && self.stopped().is_none()
+    }
+
     /// Waits until everything committed before now is applied here, on the word of a quorum. Only the leader can.
     /// Gives the index up to which it is.
     pub(crate) async fn read_index(&self) -> Result<u64, RequestError> {
         let deadline = Instant::now() + self.waits.leader;
         loop {
-            let another_leads = {
-                let seen = self.leadership.borrow();
-                seen.leader.is_some() && !seen.is_self
-            };
             if self.serving.load(Ordering::Acquire)
                 && let Some(group) = self.group()
             {
@@ -317,10 +335,10 @@ impl PartitionHandle {
                     return Ok(index);
                 }
             }
-            if another_leads || Instant::now() >= deadline || self.stopped().is_some() {
+            if !self.may_serve_by(deadline) {
                 return Err(self.not_taken_up());
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::time::sleep(SERVING_LOOK).await;
         }
     }
 

@@ -192,6 +192,8 @@ impl AtLeader for AckTarget {
     /// Finds the messages by their transaction ids, then proposes.
     async fn run(self, node: Node, group: PartitionId) -> Result<Reply, RequestError> {
         let partition = node.own_partition(group)?;
+        // Before, it may not know messages that an earlier leader has handed out.
+        partition.until_serving().await?;
         let ids: Vec<Arc<str>> = self
             .items
             .iter()

@@ -159,7 +159,9 @@ impl AtLeader for ReadMessage {
     type Answer = Option<PoppedMessage>;
 
     async fn run(self, node: Node, group: PartitionId) -> Result<Self::Answer, RequestError> {
-        read_one(node.own_partition(group)?, self.lane, self.offset).await
+        let partition = node.own_partition(group)?;
+        partition.until_serving().await?;
+        read_one(partition, self.lane, self.offset).await
     }
 }
 

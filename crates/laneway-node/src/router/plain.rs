@@ -1,15 +1,17 @@
 //! Requests that are proposed as they are, or that only ask whether there is a quorum.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use laneway_core::command::{Ack, Command, Extend, ReleaseClaim};
-use laneway_core::ids::{LaneId, LeaseId, PartitionId};
+use laneway_core::ids::{LaneId, LeaseId, PartitionId, QueueId};
 use laneway_core::reply::Reply;
 use serde::{Deserialize, Serialize};
 
 use crate::api::RequestError;
 use crate::leader::{AtLeader, Verb};
 use crate::node::Node;
-use crate::partition::Ask;
+use crate::partition::{Ask, Running};
 
 /// A command that needs nothing of the leader's.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -55,6 +57,37 @@ impl Node {
                 }
             });
         }
+    }
+}
+
+/// Whether any lane of these queues (or the one lane) can be claimed, on the word of a quorum given after it was asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Claimable {
+    pub(super) queues: Vec<QueueId>,
+    pub(super) group: Arc<str>,
+    pub(super) lane: Option<Arc<str>>,
+}
+
+impl AtLeader for Claimable {
+    const VERB: Verb = Verb::Claimable;
+    const WRITES: bool = false;
+    type Answer = bool;
+
+    async fn run(self, node: Node, group: PartitionId) -> Result<bool, RequestError> {
+        let look = move |running: &Running| {
+            let machine = &running.machine;
+            self.queues.iter().any(|queue| {
+                let lane = match &self.lane {
+                    None => None,
+                    Some(name) => match machine.lane_id(*queue, name) {
+                        Some(lane) => Some(lane),
+                        None => return false,
+                    },
+                };
+                machine.claimable(*queue, &self.group, lane, running.now())
+            })
+        };
+        node.own_partition(group)?.look_linear(look).await
     }
 }
 

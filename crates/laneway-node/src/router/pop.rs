@@ -18,7 +18,7 @@ pub(crate) use deliver::Claim;
 pub(crate) use deliver::Delivered;
 pub(super) use deliver::{to_message, unreadable};
 
-use super::plain::Confirm;
+use super::plain::Claimable;
 use crate::api::{ErrorClass, PopReply, PopRequest, PopSource, QUEUE_MODE_GROUP, RequestError};
 use crate::node::Node;
 use crate::parking::Hint;
@@ -77,7 +77,7 @@ impl Node {
         let deadline = request.wait.map(|wait| Instant::now() + wait);
         let began = self.inner.catalog.machine().stamps().wall;
         let mut queues = self.pop_queues(&request, began).await?;
-        let mut trouble = match self.look_everywhere(&request, &queues, None).await? {
+        let mut trouble = match self.look_everywhere(&request, &queues, Look::default()).await? {
             Found::Messages(reply) => return Ok(reply),
             Found::Nothing(trouble) => trouble,
         };
@@ -98,7 +98,11 @@ impl Node {
                 .park(keys, pinned(&request.source).cloned(), discovery);
             let mut hinted = None;
             loop {
-                match self.look_everywhere(&request, &queues, hinted).await? {
+                let look = Look {
+                    hinted,
+                    confirmed: false,
+                };
+                match self.look_everywhere(&request, &queues, look).await? {
                     Found::Messages(reply) => return Ok(reply),
                     Found::Nothing(now) => trouble = now,
                 }
@@ -183,7 +187,7 @@ impl Node {
         &self,
         request: &PopRequest,
         queues: &[Arc<QueueRow>],
-        hinted: Option<PartitionId>,
+        look: Look,
     ) -> Result<Found, RequestError> {
         let (mut trouble, mut damage) = (None, None);
         let start = self.inner.rotation.fetch_add(1, Ordering::Relaxed);
@@ -191,8 +195,8 @@ impl Node {
             let row = &queues[(start + at) % queues.len()];
             let mut gathered = empty();
             let mut room = Room::new(request, row);
-            for partition in self.candidates(row, request, start, hinted) {
-                match self.claim_from(partition, row, request, &room).await {
+            for partition in self.candidates(row, request, start, look.hinted) {
+                match self.claim_from(partition, row, request, &room, look.confirmed).await {
                     Ok(Some(reply)) => room.take(reply, &mut gathered),
                     Ok(None) => {}
                     Err(error) if matches!(error.class, ErrorClass::Unavailable) => trouble = Some(error),
@@ -238,6 +242,7 @@ impl Node {
         row: &Arc<QueueRow>,
         request: &PopRequest,
         room: &Room,
+        confirmed: bool,
     ) -> Result<Option<PopReply>, RequestError> {
         let ask = ClaimAsk {
             lease_id: room.lease_id,
@@ -257,11 +262,13 @@ impl Node {
             queue_name: row.name.as_str().into(),
             bytes_max: self.inner.limits.pop_bytes_max.saturating_sub(room.bytes),
             will_be_acked: !request.auto_ack,
+            confirmed,
         };
         self.claim_at_leader(partition.id, claim).await
     }
 
-    /// "Nothing" is said only on the word of a quorum.
+    /// "Nothing" is said only on the word of a quorum that was given after the request came: a leader that was replaced
+    /// without knowing it finds nothing, too.
     async fn nothing(
         &self,
         trouble: Option<RequestError>,
@@ -271,16 +278,40 @@ impl Node {
         if let Some(error) = trouble {
             return Err(error);
         }
-        if let (Some(lane), Some(row)) = (pinned(&request.source), queues.first()) {
-            let partition = self.partition_of_slot(Slot::of(row.id, lane)).id;
-            self.at_leader(partition, Confirm).await?;
-        } else {
-            let partitions = self.inner.partitions.iter();
-            let confirmed = partitions.map(|partition| self.at_leader(partition.id, Confirm));
-            try_join_all(confirmed).await?;
+        let claimable = Claimable {
+            queues: queues.iter().map(|row| row.id).collect(),
+            group: Arc::clone(&request.group),
+            lane: pinned(&request.source).cloned(),
+        };
+        let partitions: Vec<PartitionId> = match (pinned(&request.source), queues.first()) {
+            (Some(lane), Some(row)) => vec![self.partition_of_slot(Slot::of(row.id, lane)).id],
+            _ => self.inner.partitions.iter().map(|partition| partition.id).collect(),
+        };
+        let asked = partitions
+            .into_iter()
+            .map(|partition| self.at_leader(partition, claimable.clone()));
+        if try_join_all(asked).await?.contains(&true) {
+            let look = Look {
+                hinted: None,
+                confirmed: true,
+            };
+            match self.look_everywhere(request, queues, look).await? {
+                Found::Messages(reply) => return Ok(reply),
+                Found::Nothing(Some(trouble)) => return Err(trouble),
+                Found::Nothing(None) => {}
+            }
         }
         Ok(empty())
     }
+}
+
+/// How the partitions are looked at.
+#[derive(Clone, Copy, Default)]
+struct Look {
+    /// Only this one.
+    hinted: Option<PartitionId>,
+    /// Each leader asks a quorum first, so that what it does not find was not there.
+    confirmed: bool,
 }
 
 /// What one answer may still take. With several lanes it may gather from several partitions, all under one lease id.

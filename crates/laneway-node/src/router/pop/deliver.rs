@@ -26,6 +26,8 @@ pub(crate) struct Claim {
     pub(super) bytes_max: u64,
     /// By the client, who names transaction ids.
     pub(super) will_be_acked: bool,
+    /// A quorum is asked first.
+    pub(super) confirmed: bool,
 }
 
 /// What was claimed and read.
@@ -44,6 +46,9 @@ impl AtLeader for Claim {
 
     async fn run(self, node: Node, group: PartitionId) -> Result<Option<Delivered>, RequestError> {
         let partition = node.own_partition(group)?;
+        if self.confirmed {
+            partition.read_index().await?;
+        }
         match partition.ask(Ask::Claim(self.ask), 0).await? {
             Reply::Claimed(claimed) if claimed.lanes.is_empty() => Ok(None),
             Reply::Claimed(claimed) => {
