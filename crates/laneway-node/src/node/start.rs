@@ -245,8 +245,7 @@ impl Foundation {
             checkpoint_bytes: Arc::clone(&checkpoint_bytes),
         })
         .map_err(|source| io_error("starting a thread", source))?;
-        let recovered = self.recovered(started);
-        let net = self.options.peers;
+        let (recovered, net) = (self.recovered(started), self.options.peers);
         let inner = Inner {
             parking_slots: Semaphore::new(limits.parked_pops_max as usize),
             limits,
