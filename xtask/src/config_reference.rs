@@ -16,10 +16,11 @@ const SOURCE: &str = "crates/laneway-server/src/config/raw.rs";
 const PAGE: &str = "docs/configuration.md";
 
 /// The structs of the source in the order of the page, with their headings.
-const SECTIONS: [(&str, &str); 7] = [
+const SECTIONS: [(&str, &str); 8] = [
     ("RawCluster", "Cluster file"),
     ("RawClusterLimits", "Cluster file, table `[limits]`"),
     ("RawRaft", "Cluster file, table `[raft]`"),
+    ("RawClusterNode", "Cluster file, tables `[[nodes]]`"),
     ("RawNode", "Node file"),
     ("RawNodeLimits", "Node file, table `[limits]`"),
     ("RawStorage", "Node file, table `[storage]`"),
@@ -31,13 +32,20 @@ const INTRODUCTION: &str = "\
 
 <!-- Made by `cargo xtask config-reference` from crates/laneway-server/src/config/raw.rs; do not edit. -->
 
-`laneway serve --config cluster-config/node-1.toml` reads the node's file and the cluster file that its `cluster_file` names; `laneway
-check-config node-1.toml` reads and checks them and starts nothing. [cluster-config/](../cluster-config/node-1.toml) holds
-files to start from. Both files may be empty, but both must exist: every key has a default. An unknown key, a wrong type or
-a value out of its range refuses to start, with one line that names the file and the key or line.
+`laneway serve --config cluster-config/three/node-1.toml` reads the node's file and the cluster file that its `cluster_file`
+names; `laneway check-config` with the same path reads and checks them, shows the other nodes, and starts nothing.
+[cluster-config/](../cluster-config/three/cluster.toml) holds files to start from, for one, three and five nodes. Both files
+may be empty, but both must exist: every key has a default, those of `[[nodes]]` excepted. An unknown key, a wrong type or a
+value out of its range refuses to start, with one line that names the file and the key or line.
 
 The **cluster file** is the same on every node; the **node file** holds what belongs to one machine. A change takes effect
-at the next start. `laneway dev` uses the defaults below and the cluster name `dev`.
+at the next start. `laneway dev` uses the defaults below and the cluster name `dev`; with `--nodes` it writes such files for
+its nodes, beside their data.
+
+Nodes compare a hash, the *fingerprint*, of the cluster file's values, defaults included: of `name`, `partitions`,
+`generation_takeover_ms`, and all of `[limits]` and `[raft]`. Two nodes that differ refuse each other, and the log of both says
+so; to change such a value, stop all nodes, change all files, and start them. The list `[[nodes]]` is not part of it, so that it
+can be changed on one node after the other while the rest serve; nodes that are not in a node's list are refused by it.
 
 The environment variable `LANEWAY_LOG` filters the log, such as `LANEWAY_LOG=laneway_node=debug,info`; `--log-format json`
 writes one JSON object per line.
@@ -121,9 +129,9 @@ fn key(field: &str, comment: &[&str]) -> Result<Option<Key>> {
     };
     let effect = comment[..gap].join(" ");
     let facts = comment[gap + 1..].join(" ");
-    for part in ["Unit: ", "Default: `", "Since v"] {
-        if !facts.contains(part) {
-            bail!("{SOURCE}: the comment of {name} lacks \"{part}\"");
+    for parts in [&["Unit: "][..], &["Default: `", "Required."], &["Since v"]] {
+        if !parts.iter().any(|part| facts.contains(part)) {
+            bail!("{SOURCE}: the comment of {name} lacks \"{}\"", parts[0]);
         }
     }
     Ok(Some(Key {

@@ -42,7 +42,7 @@ enum Task {
     /// Runs the `sh` blocks of README.md, verbatim, in a fresh directory and compares what they print.
     ///
     /// A block after `<!-- walkthrough: skip -->` is left out. A `json` or `text` block after an `sh` block is the expected
-    /// output; ids and times in it are placeholders. Needs bash, curl and the port 6632.
+    /// output; ids and times in it are placeholders. Needs bash, curl, and the ports 6632 to 6634 and 7632 to 7634.
     Walkthrough {
         /// Print what each block printed.
         #[arg(long)]

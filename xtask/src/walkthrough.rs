@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use crate::broker::scratch;
 use crate::repo::{self, say};
 
-/// Port that the README's commands name.
-const PORT: u16 = 6632;
+/// Ports that the README's commands need: of one node, of three, and of three for each other.
+const PORTS: [u16; 6] = [6632, 6633, 6634, 7632, 7633, 7634];
 
 /// Comment before a block that is not run.
 const SKIP: &str = "<!-- walkthrough: skip -->";
@@ -32,8 +32,10 @@ struct Block {
 
 /// Runs the blocks; fails when one exits with an error or prints something else than the page shows.
 pub(crate) fn run_all(show: bool) -> Result<()> {
-    if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT)) {
-        bail!("port {PORT} is needed: {error}");
+    for port in PORTS {
+        if let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            bail!("port {port} is needed: {error}");
+        }
     }
     // Built before, so that the page's waiting time need not cover a build.
     repo::release_binary()?;
@@ -149,17 +151,25 @@ fn difference(block: &Block, output: Option<&Output>) -> Option<String> {
     (wanted != got).then(|| format!("the page shows\n{wanted}\nand it printed\n{got}"))
 }
 
-/// Output with what differs from run to run made equal: UUIDs, times, long numbers; blank space and line ends of JSON.
+/// Output with what differs from run to run made equal: UUIDs, times, long numbers, process ids; blank space and line ends of
+/// JSON.
 fn normal(text: &str) -> String {
     let mut normal = String::new();
-    let mut word = String::new();
+    let (mut word, mut previous) = (String::new(), String::new());
     for c in text.chars().chain(['\n']) {
         if c.is_ascii_alphanumeric() || matches!(c, '-' | ':' | '.' | '_') {
             word.push(c);
             continue;
         }
-        normal.push_str(&placeholder(&word));
-        word.clear();
+        if !word.is_empty() {
+            let shown = if previous == "pid" {
+                "…".to_owned()
+            } else {
+                placeholder(&word)
+            };
+            normal.push_str(&shown);
+            previous = std::mem::take(&mut word);
+        }
         if !c.is_whitespace() {
             normal.push(c);
         }
@@ -242,5 +252,7 @@ mod tests {
         assert_eq!(normal(one), normal(two));
         assert_ne!(normal(one), normal(&two.replace(":3", ":4")));
         assert_eq!(normal("dlq:281474976710657"), normal("dlq:281474976710658"));
+        assert_eq!(normal("(pid 17) was 3"), normal("(pid 4711) was 3"));
+        assert_ne!(normal("(pid 17) was 3"), normal("(pid 17) was 4"));
     }
 }

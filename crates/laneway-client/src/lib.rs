@@ -7,6 +7,7 @@
 //! Deliberately absent: consume loops, buffering, fail-over between nodes. The published Queen clients have them.
 
 mod ack;
+mod cluster;
 mod configure;
 mod error;
 mod extend;
@@ -19,6 +20,7 @@ mod status;
 mod transport;
 
 pub use ack::Ack;
+pub use cluster::ClusterChange;
 pub use error::{ClientError, Refusal};
 pub use laneway_wire as wire;
 pub use pop::{Pop, Start};

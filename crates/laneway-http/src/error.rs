@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn each_class_has_one_status() {
         let check = |class, status: u16, retry: bool| {
-            let response = ApiError::from(RequestError::new(class, "a_code", "text")).into_response();
+            let response = ApiError::from(RequestError::new(class, "internal", "text")).into_response();
             assert_eq!(response.status().as_u16(), status, "{class:?}");
             assert_eq!(
                 response.headers().contains_key(header::RETRY_AFTER),

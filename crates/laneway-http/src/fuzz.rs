@@ -8,11 +8,11 @@ use laneway_wire::limits::REQUEST_ID_HEADER;
 
 use crate::names::{Segments, request_id};
 use crate::query::Query;
-use crate::routes::{ack, configure, extend, message, pop, push, redrive};
+use crate::routes::{ack, cluster, configure, extend, message, pop, push, redrive};
 use crate::{json, stamp};
 
 /// What [`fuzz_body`] can be pointed at, by number.
-pub const FUZZ_ROUTES: [&str; 12] = [
+pub const FUZZ_ROUTES: [&str; 13] = [
     "push",
     "ack",
     "ack_batch",
@@ -25,6 +25,7 @@ pub const FUZZ_ROUTES: [&str; 12] = [
     "dead_letters",
     "path",
     "header",
+    "cluster",
 ];
 
 /// Runs one of the readers of [`FUZZ_ROUTES`] (`route` modulo their number) on `bytes`. It never panics, whatever they are.
@@ -54,7 +55,7 @@ pub fn fuzz_body(route: u8, bytes: &[u8]) {
             drop(message::address(&text));
             drop(pop::lane_source(&text));
         }
-        _ => {
+        11 => {
             stamp::parse(&text);
             if let Ok(value) = HeaderValue::from_bytes(bytes) {
                 let headers =
@@ -62,6 +63,7 @@ pub fn fuzz_body(route: u8, bytes: &[u8]) {
                 drop(request_id(&headers));
             }
         }
+        _ => drop(cluster::parse(&body)),
     }
 }
 
@@ -81,12 +83,13 @@ mod tests {
         }
     }
 
-    const SEEDS: [&str; 8] = [
+    const SEEDS: [&str; 9] = [
         r#"{"items":[{"queue":"q","partition":"é\u0000","payload":{"a":[1,{"b":null}]},"transactionId":"t"}]}"#,
         r#"{"acknowledgments":[{"transactionId":"t","partitionId":"17","status":"dlq","leaseId":""}],"consumerGroup":null}"#,
         r#"{"transactionId":"t","partitionId":"17","leaseId":"019fb305-4c95-7000-8400-000000000007","error":"x"}"#,
         r#"{"queue":"q","options":{"leaseTime":9e18,"priority":-1,"retentionSinkHold":"a"},"mode":"merge","ttl":5}"#,
         r#"{"seconds":60,"queue":""}"#,
+        r#"{"change":"transfer_leader","node":2,"partition":"3"}"#,
         "batch=10&leaseSeconds=5&consumerGroup=g%20%E5%90%8D&subscriptionFrom=2026-08-01T10:00:00+02:00&limit=7",
         "/api/v1/messages/17/a%2Fb%C3/retry",
         "[[[[{\"a\":\"\\",

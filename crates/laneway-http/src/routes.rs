@@ -12,6 +12,7 @@ use crate::gateway::{Gateway, observe};
 
 pub(crate) mod ack;
 mod admin;
+pub(crate) mod cluster;
 pub(crate) mod configure;
 pub(crate) mod extend;
 mod health;
@@ -67,6 +68,11 @@ pub(crate) fn router(gateway: &Gateway) -> Router {
         )
         .route("/admin/v1/status", on(Verb::Admin, get(admin::status)))
         .route("/admin/v1/digest", on(Verb::Admin, get(admin::digest)))
+        .route("/admin/v1/cluster", on(Verb::Admin, get(cluster::status)))
+        .route(
+            "/admin/v1/cluster/changes",
+            on(Verb::Admin, post(cluster::change)),
+        )
         .route("/health", on(Verb::Health, get(health::health)))
         .route("/livez", on(Verb::Health, get(health::live)))
         .route("/readyz", on(Verb::Health, get(health::ready)))

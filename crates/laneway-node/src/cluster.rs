@@ -1,6 +1,7 @@
 //! The cluster itself: who belongs to which group, who leads, and changes of that.
 
 mod change;
+mod pulse;
 mod tend;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use laneway_raft::{GENERATION_MAX, Group, node_number};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use change::ChangeMember;
+pub(crate) use pulse::{Pulses, feel_pulses};
 pub(crate) use tend::tend;
 
 use crate::api::{
@@ -107,6 +109,12 @@ impl Node {
             ClusterChange::RemoveNode(node) => ChangeMember::Remove(node),
             ClusterChange::TransferLeader(_, node) => ChangeMember::Lead(node),
         };
+        if let ClusterChange::RemoveNode(node) = change {
+            // Refused by one group, it is to leave the others as they are.
+            for group in self.group_ids() {
+                self.at_leader(group, ChangeMember::MayRemove(node)).await?;
+            }
+        }
         let mut changed = Vec::new();
         // The catalog is last: what it knows of is everywhere before it counts on the node.
         for group in self.group_ids() {

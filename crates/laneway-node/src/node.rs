@@ -19,6 +19,7 @@ use ractor::ActorRef;
 use tokio::sync::Semaphore;
 
 use crate::catalog::CatalogHandle;
+use crate::cluster::{Pulses, feel_pulses};
 use crate::maintenance::{Disk, Maintenance};
 use crate::metrics::NodeCounters;
 use crate::options::{NodeLimits, NodeOptions};
@@ -47,6 +48,7 @@ pub(crate) struct Inner {
     pub(crate) addresses: BTreeMap<u16, String>,
     takeover: Duration,
     pub(crate) quorum_lost_after: Duration,
+    pub(crate) pulses: Pulses,
     data_dir: PathBuf,
     started: Instant,
     pub(crate) catalog: Arc<CatalogHandle>,
@@ -100,6 +102,7 @@ impl Node {
                 tokio::spawn(founding),
                 tokio::spawn(tending),
                 tokio::spawn(telling),
+                tokio::spawn(feel_pulses(self.clone(), peers.clone())),
                 tokio::spawn(condemned::judge_gaps(self.clone(), vfs)),
             ]);
     }

@@ -70,8 +70,6 @@ pub struct NodeLimits {
     pub commands_max: u32,
     /// Payload bytes waiting for or in the log, per partition; beyond it pushes are refused with 429.
     pub in_flight_bytes_max: u32,
-    /// Entries proposed and not yet applied, per partition.
-    pub entries_in_flight_max: u32,
     /// Bytes at which an entry takes no further command (one larger command still goes alone).
     pub entry_bytes_max: u32,
     /// Pops that wait; beyond it a waiting pop is refused with 429.
@@ -115,7 +113,6 @@ impl Default for NodeLimits {
         Self {
             commands_max: 16_384,
             in_flight_bytes_max: 256 * 1024 * 1024,
-            entries_in_flight_max: 4,
             entry_bytes_max: 1024 * 1024,
             parked_pops_max: 100_000,
             lanes_max: 4_000_000,

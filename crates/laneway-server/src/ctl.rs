@@ -12,8 +12,10 @@ use laneway_client::wire::{
 use laneway_client::{Client, DeadLetter, DeadLetterQuery};
 use serde::Serialize;
 
+use cluster::ClusterCommand;
 use table::{Table, masked};
 
+mod cluster;
 mod table;
 
 /// Node asked unless told otherwise.
@@ -45,6 +47,9 @@ enum CtlCommand {
     /// Dead letters.
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// Nodes and their replicas.
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// For finding faults.
     #[command(subcommand)]
     Debug(DebugCommand),
@@ -142,6 +147,7 @@ async fn answer(args: &CtlArgs) -> Result<String> {
             &client.delete_dead_letters(lane, transaction).await?,
             deleted,
         ),
+        CtlCommand::Cluster(command) => cluster::answer(&client, command, json).await,
         CtlCommand::Debug(DebugCommand::Digest) => shown(json, &client.digest().await?, digests),
     }
 }

@@ -9,6 +9,7 @@
 pub mod cli;
 pub mod config;
 pub mod ctl;
+pub mod dev;
 #[cfg(feature = "failpoints")]
 mod failpoint;
 pub mod logging;

@@ -11,8 +11,9 @@ use tracing_subscriber::EnvFilter;
 /// Environment variable of the filter, such as `laneway_node=debug,info`.
 pub const FILTER_VARIABLE: &str = "LANEWAY_LOG";
 
-/// Without it: our own state changes, and what others warn of; but openraft warns of races that it then handles itself.
-const FILTER_DEFAULT: &str = "info,openraft=error,sled=warn,ractor=warn";
+/// Without it: our own state changes, and what others warn of; but openraft warns of races that it then handles itself, and
+/// tells of errors that it also returns.
+const FILTER_DEFAULT: &str = "info,openraft=error,openraft::raft::api=off,openraft::core::sm=off,sled=warn,ractor=warn";
 
 /// Form of the log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -34,7 +35,9 @@ pub fn install(format: LogFormat) -> Result<()> {
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr);
+        .with_writer(io::stderr)
+        // It would tell on standard error that standard error is closed, and panic.
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => builder.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => builder.json().init(),

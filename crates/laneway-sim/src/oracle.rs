@@ -14,9 +14,11 @@ mod fates_partition;
 mod lanes_are_fifo;
 mod lease_never_ends_early;
 mod no_phantoms;
+mod no_stale_success;
 mod one_live_lease;
 mod one_value_per_offset;
 mod replay_moves_once;
+mod replicas_agree;
 mod retry_counter_is_exact;
 mod settled_lease_is_fenced;
 
@@ -62,6 +64,12 @@ pub struct Counts {
     pub replayed: u64,
     /// (lane, group)s whose retry counter could not be followed: acks were accepted under a lease that no answer showed.
     pub retry_counters_unjudged: u64,
+    /// Empty answers of pops that a message surely deliverable would have proved stale.
+    #[serde(default)]
+    pub empty_pops_judged: u64,
+    /// Digests of replicas.
+    #[serde(default)]
+    pub digests: u64,
 }
 
 /// What the oracle makes of a history.
@@ -91,13 +99,20 @@ pub fn judge(history: &History) -> Verdict {
     violations.extend(fates_partition::check(&evidence));
     violations.extend(replay_moves_once::check(&evidence));
     violations.extend(dedup_names_one_message::check(&evidence));
+    violations.extend(replicas_agree::check(&history.digests));
+    let (stale, empty_pops_judged) = no_stale_success::check(&evidence);
+    violations.extend(stale);
     let mut counts = count(history);
+    counts.empty_pops_judged = empty_pops_judged;
     counts.retry_counters_unjudged = retry_counters_unjudged;
     Verdict { violations, counts }
 }
 
 fn count(history: &History) -> Counts {
-    let mut counts = Counts::default();
+    let mut counts = Counts {
+        digests: u64::try_from(history.digests.len()).unwrap_or(u64::MAX),
+        ..Counts::default()
+    };
     for operation in &history.operations {
         counts.operations += 1;
         match &operation.outcome {

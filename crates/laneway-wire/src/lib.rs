@@ -8,6 +8,7 @@
 //! Deliberately absent: validation (names, ranges), transport, and anything of the broker's internals.
 
 mod ack;
+mod cluster;
 mod configure;
 mod error;
 mod extend;
@@ -22,6 +23,9 @@ mod status;
 mod value;
 
 pub use ack::{AckBatchRequest, AckItem, AckRequest, AckResult, AckStatus};
+pub use cluster::{
+    ClusterChangeRequest, ClusterChangeResponse, ClusterGroup, ClusterMember, ClusterNode, ClusterResponse,
+};
 pub use configure::{ConfigureRequest, ConfigureResponse, QueueOptions, QueueOptionsPatch};
 pub use error::ErrorBody;
 pub use extend::{ExtendRequest, ExtendResponse};

@@ -37,7 +37,7 @@ pub(crate) async fn digest(State(gateway): State<Gateway>, request: Request) -> 
     ))
 }
 
-fn require_loopback(request: &Request) -> Result<(), ApiError> {
+pub(super) fn require_loopback(request: &Request) -> Result<(), ApiError> {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     match peer {
         Some(ConnectInfo(peer)) if peer.ip().to_canonical().is_loopback() => Ok(()),

@@ -29,6 +29,8 @@ pub(crate) enum ChangeMember {
     Add(u16),
     /// It is no member.
     Remove(u16),
+    /// It could be removed; nothing is changed.
+    MayRemove(u16),
     /// It leads.
     Lead(u16),
 }
@@ -51,6 +53,7 @@ impl AtLeader for ChangeMember {
         match self {
             Self::Add(member) => change.add(member).await,
             Self::Remove(member) => change.remove(member).await,
+            Self::MayRemove(member) => change.may_remove(member),
             Self::Lead(member) => change.lead(member).await,
         }
     }
@@ -142,6 +145,16 @@ impl Change<'_> {
         let set = self.group.set_voters(left).await;
         set.map_err(|error| self.change_failed(&error))?;
         Ok(true)
+    }
+
+    fn may_remove(&self, member: u16) -> Result<bool, RequestError> {
+        let voters = self.group.members().voters;
+        let (leaving, left): (BTreeSet<u64>, BTreeSet<u64>) =
+            voters.into_iter().partition(|id| node_number(*id) == member);
+        if !leaving.is_empty() {
+            self.check_quorum(member, &left)?;
+        }
+        Ok(!leaving.is_empty())
     }
 
     /// The voters that stay must have a quorum among those that are there.

@@ -102,9 +102,11 @@ impl Node {
             };
         }
         let leader = node_number(leader);
-        let view = self.inner.peers.as_ref().and_then(|peers| peers.view(leader));
-        let connected = view.is_some_and(|view| view.borrow().peer.is_some());
-        (!connected).then(|| format!("{name} is led by node {leader}, which cannot be reached"))
+        if self.raft_id_of(leader).is_none() {
+            return Some(format!("{name} is led by node {leader}, which cannot be reached"));
+        }
+        (!self.inner.pulses.answers(leader))
+            .then(|| format!("{name} is led by node {leader}, which does not answer"))
     }
 
     /// Has the leader of `group` carry out `request`. Definite refusals for want of a leader are tried again for
@@ -186,9 +188,11 @@ impl Node {
             return Err(place.whose.not_taken_up());
         };
         let limits = &self.inner.limits;
-        let within = Duration::from_millis(limits.leader_wait_ms + limits.outcome_wait_ms);
+        let outcome_wait_ms = if R::WRITES { limits.outcome_wait_ms } else { 0 };
+        let within = Duration::from_millis(limits.leader_wait_ms + outcome_wait_ms);
         let call = peers.call(node, within, wire::encode_request(group, request.clone()));
         let leader = place.leadership.borrow().leader;
+        let waiting = Instant::now();
         let another_leads = async {
             // The sender outlives this node.
             let _ = place
@@ -197,9 +201,22 @@ impl Node {
                 .await;
             tokio::time::sleep(OLD_LEADER_GRACE).await;
         };
+        let silent = async {
+            // It may just have come: the first answer takes a moment.
+            loop {
+                tokio::time::sleep(QUORUM_LOOK).await;
+                if waiting.elapsed() > QUORUM_LOOK * 5 && !self.inner.pulses.answers(node) {
+                    return;
+                }
+            }
+        };
         let answered = tokio::select! {
             biased;
             answered = call => answered,
+            () = silent => {
+                let why = "it was sent to the leader, whose node has stopped answering";
+                return Err(unheard::<R>(why, place.whose));
+            }
             () = another_leads => {
                 let why = "it was sent to the leader; another node leads by now and no answer came";
                 return Err(unheard::<R>(why, place.whose));

@@ -39,10 +39,12 @@ pub(crate) enum Verb {
     /// Something for a pop parked at the gateway.
     Ready = 19,
     Claimable = 20,
+    /// Whether this process runs at all.
+    Ping = 21,
 }
 
 impl Verb {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Push,
         Self::Claim,
         Self::Ack,
@@ -63,6 +65,7 @@ impl Verb {
         Self::Interests,
         Self::Ready,
         Self::Claimable,
+        Self::Ping,
     ];
 
     pub(super) fn of(byte: u8) -> Option<Self> {
@@ -102,6 +105,7 @@ async fn carry_out(node: Node, from: u16, body: Bytes) -> Result<Vec<Bytes>, Str
         Some(Verb::Founded) => return node.founded(&body[1..]).await,
         Some(Verb::Interests) => return node.interests_of(from, &body[1..]).await,
         Some(Verb::Ready) => return node.ready_hint(&body[1..]),
+        Some(Verb::Ping) => return Ok(Vec::new()),
         _ => {}
     }
     let (verb, group, body) = wire::open_request(body).map_err(|error| error.to_string())?;
@@ -123,7 +127,7 @@ async fn carry_out(node: Node, from: u16, body: Bytes) -> Result<Vec<Bytes>, Str
         Verb::CatalogVersion => run::<r::CatalogVersion>(node, group, body).await,
         Verb::DescribeGroup => run::<DescribeGroup>(node, group, body).await,
         Verb::ChangeMember => run::<ChangeMember>(node, group, body).await,
-        Verb::Founded | Verb::Interests | Verb::Ready => unreachable!("answered above"),
+        Verb::Founded | Verb::Interests | Verb::Ready | Verb::Ping => unreachable!("answered above"),
     }
 }
 

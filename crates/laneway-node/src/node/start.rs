@@ -21,6 +21,7 @@ pub use outcome::{Recovered, StartError};
 
 use super::{ACTOR_STOP_WAIT, Inner, Node, Standing, close_wal, condemned};
 use crate::catalog::CatalogHandle;
+use crate::cluster::Pulses;
 use crate::clock::SystemClock;
 use crate::identity::{Identity, IdentityError};
 use crate::leader::{NodeService, QUORUM_LOST_ELECTIONS};
@@ -253,6 +254,7 @@ impl Foundation {
             peers,
             takeover: Duration::from_millis(net.as_ref().map_or(0, |net| net.takeover_ms)),
             addresses: net.map(|net| net.addresses).unwrap_or_default(),
+            pulses: Pulses::default(),
             quorum_lost_after: Duration::from_millis(
                 self.options.raft.election_ms_max * QUORUM_LOST_ELECTIONS,
             ),
@@ -430,9 +432,6 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
             options.raft.election_ms_min,
             "below election_ms_max",
         );
-    }
-    if options.limits.entries_in_flight_max == 0 {
-        return wrong("entries_in_flight_max", 0, "at least 1");
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ impl Running {
         }
         // The group may have been shut down meanwhile; then nobody waits.
         let _ = done.send(());
-        self.plan_again();
+        self.want_flush();
         self.arm_timer();
     }
 

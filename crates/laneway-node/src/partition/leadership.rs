@@ -82,17 +82,7 @@ impl Running {
         for caller in filed.callers.into_iter().flatten() {
             drop(caller.answer(Err(error.clone())));
         }
-        // Later plans rest on this one. Raft takes no proposal of this term any more, or it is stopped.
-        self.poisoned = true;
-        self.plan_again();
-    }
-
-    /// Once every proposal beside a failed one is out, planning goes on from what is applied.
-    pub(super) fn plan_again(&mut self) {
-        if self.poisoned && self.filed.is_empty() {
-            self.overlay.clear();
-            self.poisoned = false;
-        }
+        self.overlay.clear();
         self.want_flush();
     }
 

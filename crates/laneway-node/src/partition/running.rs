@@ -62,8 +62,6 @@ pub(crate) struct Running {
     /// Last entry that was in the log when this process started.
     pub(super) replay_end: Option<u64>,
     pub(super) overlay: Overlay,
-    /// A proposal of this term failed: nothing is planned until the others are out.
-    pub(super) poisoned: bool,
     /// Requests to be planned; the leader's own have no caller.
     pub(super) queue: VecDeque<(Ask, Option<Caller>)>,
     pub(super) flush_cast: bool,
@@ -117,7 +115,6 @@ impl Running {
             keeper: TimeKeeper::default(),
             replay_end,
             overlay: Overlay::default(),
-            poisoned: false,
             queue: VecDeque::new(),
             flush_cast: false,
             filed: HashMap::new(),
@@ -146,13 +143,14 @@ impl Running {
         }
     }
 
+    /// One entry at a time: Raft may refuse an entry (its lease is over for a moment) and take the next one in the same term,
+    /// and a plan that rests on an entry which never comes to be could call a message a duplicate of one that was never stored.
     fn may_propose(&self) -> bool {
         self.office.is_some()
-            && !self.poisoned
-            && self.filed.len() < self.limits.entries_in_flight_max as usize
+            && self.filed.is_empty()
     }
 
-    /// Forms and proposes entries from the queue, as many as may be in flight.
+    /// Forms and proposes an entry from the queue, unless one is in flight.
     pub(super) fn flush(&mut self) {
         self.flush_cast = false;
         while self.may_propose() && !self.queue.is_empty() {
@@ -233,7 +231,6 @@ impl Running {
             }
         }
         self.overlay.clear();
-        self.poisoned = false;
     }
 
     /// Sends those on their way whose requests only a leader can take up.

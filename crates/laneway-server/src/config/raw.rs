@@ -10,6 +10,9 @@ use laneway_http::HttpOptions;
 use laneway_node::{NodeLimits, PARTITIONS_DEFAULT, RaftOptions, StorageOptions};
 use serde::{Deserialize, Serialize};
 
+/// See [`RawCluster::generation_takeover_ms`].
+const GENERATION_TAKEOVER_MS_DEFAULT: u64 = 10_000;
+
 /// The cluster file: the same on every node.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -22,10 +25,33 @@ pub struct RawCluster {
     ///
     /// Unit: partitions, from 1 to 1024. Default: `4`. Since v0.1.
     pub partitions: u16,
+    /// Time without a connection to a node after which the same node with new, empty data may take its place. Until then the
+    /// newcomer is refused, so that two living nodes with one number never stand in for each other.
+    ///
+    /// Unit: ms, from 100 to 3600000. Default: `10000`. Since v0.1.
+    pub generation_takeover_ms: u64,
     #[serde(rename = "limits")]
     pub limits: RawClusterLimits,
     #[serde(rename = "raft")]
     pub raft: RawRaft,
+    #[serde(rename = "nodes")]
+    pub nodes: Vec<RawClusterNode>,
+}
+
+/// The cluster's nodes, one table for each, at most 16. Without any the cluster has one node and no peers. A list of one is a
+/// cluster of one that others can join.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawClusterNode {
+    /// The node's number, as in its own file. Never used again for another machine while the cluster knows it.
+    ///
+    /// Unit: number, from 1 to 65535. Required. Since v0.1.
+    pub node: u16,
+    /// Where the other nodes reach it. There is no authentication and no encryption between nodes: keep these addresses on a
+    /// private network.
+    ///
+    /// Unit: host name or IP address, and port. Required. Since v0.1.
+    pub peer: String,
 }
 
 /// Bounds that must be equal on every node.
@@ -97,6 +123,11 @@ pub struct RawNode {
     ///
     /// Unit: IP address and port. Default: `"127.0.0.1:6632"`. Since v0.1.
     pub listen: String,
+    /// Where the node listens for the other nodes, if that is another address than theirs to reach it. Empty means the address
+    /// of its own entry in `[[nodes]]`.
+    ///
+    /// Unit: IP address and port. Default: `""`. Since v0.1.
+    pub peer_listen: String,
     /// Folder of all the node's files, from the folder of this file. It is made when missing.
     ///
     /// Unit: path. Default: `"laneway-data"`. Since v0.1.
@@ -121,10 +152,6 @@ pub struct RawNodeLimits {
     ///
     /// Unit: bytes per partition, at least `entry_bytes_max`, at most 4294967295. Default: `268435456`. Since v0.1.
     pub in_flight_bytes_max: u32,
-    /// Log entries proposed and not yet applied.
-    ///
-    /// Unit: entries per partition, from 1 to 4294967295. Default: `4`. Since v0.1.
-    pub entries_in_flight_max: u32,
     /// Size at which a log entry takes no further command. One larger command still goes alone.
     ///
     /// Unit: bytes, from 1 to 4294967295. Default: `1048576`. Since v0.1.
@@ -252,8 +279,10 @@ impl Default for RawCluster {
         Self {
             name: "laneway".to_owned(),
             partitions: PARTITIONS_DEFAULT,
+            generation_takeover_ms: GENERATION_TAKEOVER_MS_DEFAULT,
             limits: RawClusterLimits::default(),
             raft: RawRaft::default(),
+            nodes: Vec::new(),
         }
     }
 }
@@ -294,6 +323,7 @@ impl Default for RawNode {
             cluster_file: "cluster.toml".to_owned(),
             node: 1,
             listen: super::LISTEN_DEFAULT.to_owned(),
+            peer_listen: String::new(),
             data_dir: super::DATA_DIR_DEFAULT.to_owned(),
             limits: RawNodeLimits::default(),
             storage: RawStorage::default(),
@@ -308,7 +338,6 @@ impl Default for RawNodeLimits {
         Self {
             commands_max: node.commands_max,
             in_flight_bytes_max: node.in_flight_bytes_max,
-            entries_in_flight_max: node.entries_in_flight_max,
             entry_bytes_max: node.entry_bytes_max,
             parked_pops_max: node.parked_pops_max,
             pop_bytes_max: node.pop_bytes_max,

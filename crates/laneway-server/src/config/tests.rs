@@ -156,6 +156,108 @@ fn values_out_of_range_are_refused() {
     );
 }
 
+/// A cluster file with these (node, peer) pairs.
+fn nodes(list: &[(u32, &str)]) -> String {
+    let table = |(node, peer): &(u32, &str)| format!("[[nodes]]\nnode = {node}\npeer = {peer:?}\n");
+    list.iter().map(table).collect()
+}
+
+#[test]
+fn lists_of_nodes_are_checked() {
+    let check_nodes = |list: &[(u32, &str)], wanted| check(&nodes(list), "", wanted);
+    check_nodes(&[(1, "127.0.0.1:7632")], Ok(()));
+    check_nodes(&[(1, "a.example:7632"), (65_535, "[::1]:1")], Ok(()));
+    check_nodes(
+        &[(0, "a:1"), (1, "b:1")],
+        Err("nodes.node = 0: it must be at least 1"),
+    );
+    check_nodes(
+        &[(65_536, "a:1")],
+        Err("x.toml:2: nodes.node: invalid value: integer `65536`, expected a whole number from 0 to 65535"),
+    );
+    check_nodes(
+        &[(1, "a:1"), (1, "b:1")],
+        Err("nodes.node = 1: it must be another number in each table of [[nodes]]"),
+    );
+    check_nodes(
+        &[(1, "a:1"), (2, "A:1")],
+        Err("nodes.peer = \"A:1\": it must be another address in each table of [[nodes]]"),
+    );
+    check_nodes(
+        &[(1, "a")],
+        Err("nodes.peer = \"a\": it must be the host name or IP address and the port"),
+    );
+    check_nodes(&[(1, "a:0")], Err("nodes.peer = \"a:0\": it must be"));
+    check_nodes(
+        &[(2, "a:1"), (3, "b:1")],
+        Err("node = 1: it must be one of the nodes that the cluster file lists in [[nodes]]: 2, 3"),
+    );
+    let many: Vec<_> = (1..=17).map(|node| (node, format!("a:{node}"))).collect();
+    let many: Vec<_> = many.iter().map(|(node, peer)| (*node, &**peer)).collect();
+    check_nodes(&many[..16], Ok(()));
+    check_nodes(&many, Err("[[nodes]] = 17 tables: it must be at most 16 tables"));
+    check("[[nodes]]\nnode = 1", "", Err("x.toml:1: missing field `peer`"));
+    check(
+        "[[nodes]]\nnode = 1\nport = 5",
+        "",
+        Err("x.toml:3: unknown field `port`"),
+    );
+    check("[nodes]\nnode = 1", "", Err("x.toml:1: "));
+}
+
+#[test]
+fn peer_listener_is_an_address_of_this_machine() {
+    let list = nodes(&[(1, "a.example:7632"), (2, "b.example:7632")]);
+    let check_listen = |node: &str, wanted| check(&list, node, wanted);
+    check_listen("peer_listen = \"0.0.0.0:7632\"", Ok(()));
+    for bad in ["a.example:7632", "127.0.0.1", "127.0.0.1:0", "7632"] {
+        check_listen(
+            &format!("peer_listen = {bad:?}"),
+            Err("it must be an IP address and a port from 1 to 65535"),
+        );
+    }
+    check_listen(
+        "listen = \"10.0.0.1:7632\"\npeer_listen = \"10.0.0.1:7632\"",
+        Err("listen = \"10.0.0.1:7632\": it must be another address than the one for the other nodes"),
+    );
+    check(
+        "",
+        "peer_listen = \"0.0.0.0:7632\"",
+        Err("it must be left out as long as the cluster file has no [[nodes]]"),
+    );
+}
+
+#[test]
+fn peers_are_those_of_the_list() {
+    let path = Path::new("x.toml");
+    let of = |cluster: &str, node: &str| {
+        let (cluster, node) = (
+            parse_cluster(path, cluster).unwrap(),
+            parse_node(path, node).unwrap(),
+        );
+        Config::check(&cluster, path, &node, path).unwrap().node.peers
+    };
+    assert!(of("", "").is_none());
+    let list = nodes(&[(2, "b:2"), (1, "a:1")]);
+    let takeover = "generation_takeover_ms = 500\n";
+    let peers = of(&format!("{takeover}{list}"), "node = 2").unwrap();
+    assert_eq!((peers.listen.as_str(), peers.takeover_ms), ("b:2", 500));
+    let addresses: Vec<_> = peers
+        .addresses
+        .iter()
+        .map(|(node, peer)| (*node, peer.as_str()))
+        .collect();
+    assert_eq!(addresses, [(1, "a:1"), (2, "b:2")]);
+    let elsewhere = of(
+        &format!("{takeover}{list}"),
+        "node = 1\npeer_listen = \"0.0.0.0:9\"",
+    )
+    .unwrap();
+    assert_eq!(elsewhere.listen, "0.0.0.0:9");
+    assert_eq!(elsewhere.fingerprint, peers.fingerprint);
+    assert_ne!(of(&list, "").unwrap().fingerprint, peers.fingerprint);
+}
+
 #[test]
 fn paths_are_relative_to_the_node_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,7 +280,17 @@ fn paths_are_relative_to_the_node_file() {
 #[test]
 fn shipped_files_are_valid() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cluster-config");
-    Config::load(&folder.join("node-1.toml")).unwrap();
+    for (name, nodes) in [("one", 1), ("three", 3), ("five", 5)] {
+        let mut addresses = std::collections::BTreeSet::new();
+        for node in 1..=nodes {
+            let config = Config::load(&folder.join(name).join(format!("node-{node}.toml"))).unwrap();
+            assert_eq!((config.node.node, config.node.cluster.as_str()), (node, name));
+            assert!(addresses.insert(config.listen.to_string()));
+            let peers = config.node.peers.unwrap();
+            assert_eq!(peers.addresses.len(), usize::from(nodes));
+            assert!(addresses.insert(peers.listen));
+        }
+    }
 }
 
 /// `Default: …` of each key's comment is what the key really defaults to.
@@ -207,7 +319,7 @@ fn documented_defaults_are_the_defaults() {
             .as_table()
             .unwrap()
             .values()
-            .filter(|v| !v.is_table())
+            .filter(|v| !v.is_table() && !v.is_array())
             .count()
     };
     assert_eq!(

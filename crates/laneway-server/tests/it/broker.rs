@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Longest wait for a process to do what it should.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The binary under test.
 pub(crate) fn laneway() -> Command {
@@ -163,8 +163,9 @@ impl Drop for Broker {
     }
 }
 
+/// Waits for a process to end.
 #[track_caller]
-fn wait(child: &mut Child) -> ExitStatus {
+pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + WAIT_MAX;
     loop {
         if let Some(status) = child.try_wait().unwrap() {

@@ -140,6 +140,42 @@ async fn node_and_queues_are_shown() {
     broker.stop();
 }
 
+#[tokio::test]
+async fn cluster_of_one_is_shown_and_not_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&dir.path().join("data"));
+    let status = ctl(&broker, &["cluster", "status"]);
+    assert!(status.starts_with("cluster dev ("), "{status}");
+    assert!(
+        status.contains("5 of 5") && status.contains("REPLICAS"),
+        "{status}"
+    );
+    let cluster = json(&broker, &["cluster", "status"]);
+    assert_eq!(cluster["groups"][0]["partition"], "catalog");
+    assert_eq!(cluster["groups"].as_array().unwrap().len(), 5);
+    assert_eq!(cluster["nodes"][0]["connected"], true);
+    let leads = ctl(&broker, &["cluster", "transfer-leader", "--to", "1"]);
+    assert_eq!(leads, "nothing to do: node 1 leads already\n");
+    let done = json(
+        &broker,
+        &["cluster", "transfer-leader", "--partition", "2", "--to", "1"],
+    );
+    assert_eq!(done, serde_json::json!({"changed": []}));
+    let refused = |args: &[&str], code| {
+        let output = output(&[&["ctl", "--url", &broker.url, "cluster"], args].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(code == 2 || stderr.lines().count() == 1, "{stderr}");
+    };
+    refused(&["add-node", "2"], 1);
+    refused(&["remove-node", "1"], 1);
+    refused(&["transfer-leader", "--to", "2"], 1);
+    refused(&["transfer-leader", "--to", "1", "--partition", "x"], 1);
+    refused(&["transfer-leader"], 2);
+    refused(&["add-node", "0"], 2);
+    broker.stop();
+}
+
 #[test]
 fn unreachable_node_and_bad_address_fail_with_one_line() {
     for (url, wanted) in [

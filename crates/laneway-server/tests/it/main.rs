@@ -4,6 +4,7 @@
 
 mod broker;
 mod ctl;
+mod dev_nodes;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod queen_client;

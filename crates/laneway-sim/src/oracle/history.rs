@@ -27,6 +27,8 @@ pub enum Record {
     Queue(QueueFacts),
     /// One attempt of one client.
     Operation(Operation),
+    /// What a node said of the state of one group.
+    Digest(DigestSeen),
     /// Something that the harness did (a kill, a restart): for people, not for checkers.
     Note(Note),
 }
@@ -42,6 +44,21 @@ pub struct QueueFacts {
     pub keeps_dead_letters: bool,
     /// `dedupWindowSeconds`; 0 = no comparison with stored messages.
     pub dedup_window_seconds: u64,
+}
+
+/// The digest of one replica of one group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DigestSeen {
+    /// When it was asked, in microseconds.
+    pub at: u64,
+    /// The node asked.
+    pub node: u64,
+    /// The group: a partition's number, or `catalog`.
+    pub partition: String,
+    /// Index of the last entry that the state holds.
+    pub applied_index: u64,
+    /// Of the whole state, in hex.
+    pub digest: String,
 }
 
 /// A remark with its moment.
@@ -63,7 +80,7 @@ pub struct Operation {
     /// `x-laneway-request-id`, when one was sent: all attempts under one id take effect at most once.
     #[serde(default)]
     pub request_id: Option<String>,
-    /// The node asked.
+    /// The node asked; 0 for the harness's own statements.
     pub node: u64,
     /// Microseconds, read before the first byte was sent.
     pub invoked: u64,
@@ -340,6 +357,8 @@ pub struct History {
     pub queues: Vec<QueueFacts>,
     /// The operations; checkers name them by their position here.
     pub operations: Vec<Operation>,
+    /// Digests of replicas.
+    pub digests: Vec<DigestSeen>,
     /// The remarks.
     pub notes: Vec<Note>,
 }
@@ -366,6 +385,7 @@ impl History {
         match record {
             Record::Queue(facts) => self.queues.push(facts),
             Record::Operation(operation) => self.operations.push(operation),
+            Record::Digest(digest) => self.digests.push(digest),
             Record::Note(note) => self.notes.push(note),
         }
     }

@@ -163,6 +163,28 @@ impl Story {
         self.popped(lease_id, messages)
     }
 
+    /// The same, asked of this lane only.
+    pub(super) fn pop_lane(&mut self, lease_id: &str, offsets: &[u64]) -> &mut Self {
+        self.pop(lease_id, offsets);
+        let last = self.history.operations.last_mut();
+        if let Some(Op::Pop { lane, .. }) = last.map(|operation| &mut operation.op) {
+            *lane = Some("l".to_owned());
+        }
+        self
+    }
+
+    /// No answer came.
+    pub(super) fn pop_unknown(&mut self) -> &mut Self {
+        let op = Op::Pop {
+            queue: "q".to_owned(),
+            group: "g".to_owned(),
+            lane: None,
+            auto_ack: false,
+            lease_ms: LEASE_US / 1000,
+        };
+        self.step(op, Outcome::Unknown("time-out".to_owned()))
+    }
+
     pub(super) fn auto_pop(&mut self, offsets: &[u64]) -> &mut Self {
         self.pop("", offsets)
     }

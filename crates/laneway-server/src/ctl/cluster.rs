@@ -1,0 +1,287 @@
+//! `laneway ctl cluster`: nodes and their replicas.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Subcommand;
+use laneway_client::wire::{
+    ClusterChangeResponse, ClusterGroup, ClusterMember, ClusterNode, ClusterResponse,
+};
+use laneway_client::{Client, ClientError, ClusterChange};
+
+use super::shown;
+use super::table::{Table, masked};
+
+/// How long adding a node is repeated: it first gets a copy of the data, which the broker waits for only so long.
+const ADD_WAIT: Duration = Duration::from_secs(3600);
+
+/// How long another change is repeated when something else is in its way.
+const CHANGE_WAIT: Duration = Duration::from_secs(30);
+
+/// Longest wait for one answer: a change goes through the groups one after the other.
+const ANSWER_WAIT: Duration = Duration::from_secs(3600);
+
+/// Before a change is repeated.
+const REPEAT_PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ClusterCommand {
+    /// Shows nodes, groups and replicas as the asked node sees them.
+    Status,
+    /// Gives a node a replica of every partition, and a vote in each when it has caught up. Waits for that.
+    ///
+    /// The node must be in the cluster file of all nodes, and run. A repeat, also of one that was cut short, does what is left
+    /// to do.
+    AddNode {
+        /// Its number.
+        #[arg(value_name = "NODE", value_parser = number())]
+        node: u16,
+    },
+    /// Takes a node, which may be dead, out of the cluster.
+    ///
+    /// Refused when the others could not decide anything without it. A repeat does what is left to do.
+    RemoveNode {
+        /// Its number.
+        #[arg(value_name = "NODE", value_parser = number())]
+        node: u16,
+    },
+    /// Lets a node lead partitions, such as before another one is stopped.
+    TransferLeader {
+        /// Only this one: its number, or `catalog` [default: all, and the catalog].
+        #[arg(long, value_name = "P")]
+        partition: Option<String>,
+        /// Number of the node that is to lead.
+        #[arg(long, value_name = "NODE", value_parser = number())]
+        to: u16,
+    },
+}
+
+fn number() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..)
+}
+
+pub(super) async fn answer(client: &Client, command: &ClusterCommand, json: bool) -> Result<String> {
+    let change = match command {
+        ClusterCommand::Status => return shown(json, &client.cluster().await?, status),
+        ClusterCommand::AddNode { node } => ClusterChange::AddNode(*node),
+        ClusterCommand::RemoveNode { node } => ClusterChange::RemoveNode(*node),
+        ClusterCommand::TransferLeader { partition, to } => {
+            ClusterChange::TransferLeader(partition.clone(), *to)
+        }
+    };
+    let client = client.clone().with_answer_wait(ANSWER_WAIT);
+    let done = until_done(&client, &change).await?;
+    shown(json, &done, |done| changed(&change, done))
+}
+
+/// Repeats the change while the broker says that it only takes time. What is waited for goes to standard error.
+async fn until_done(client: &Client, change: &ClusterChange) -> Result<ClusterChangeResponse> {
+    let wait = match change {
+        ClusterChange::AddNode(_) => ADD_WAIT,
+        ClusterChange::RemoveNode(_) | ClusterChange::TransferLeader(..) => CHANGE_WAIT,
+    };
+    let deadline = Instant::now() + wait;
+    let mut told = String::new();
+    loop {
+        match client.change_cluster(change).await {
+            Err(ClientError::Refused(refusal)) if refusal.code == "retry" && Instant::now() < deadline => {
+                if told != refusal.message {
+                    // Nobody need listen.
+                    let _ = writeln!(io::stderr(), "waiting: {}", masked(&refusal.message));
+                    told = refusal.message;
+                }
+                tokio::time::sleep(REPEAT_PAUSE).await;
+            }
+            outcome => return Ok(outcome?),
+        }
+    }
+}
+
+fn status(cluster: &ClusterResponse) -> String {
+    let ClusterResponse {
+        cluster: name,
+        cluster_id,
+        node,
+        nodes,
+        groups,
+    } = cluster;
+    let mut text = format!("cluster {name} ({cluster_id}) as node {node} sees it\n\n");
+    let mut table = Table::new(["NODE", "ADDRESS", "CONNECTED", "GENERATION", "LEADS", "VOTES IN"]);
+    for node in nodes {
+        let count =
+            |counts: &dyn Fn(&ClusterGroup) -> bool| groups.iter().filter(|group| counts(group)).count();
+        let votes = |group: &ClusterGroup| {
+            let mut members = group.members.iter();
+            members.any(|member| member.node == node.node && member.voter && !is_old(member, nodes))
+        };
+        table.row([
+            node.node.to_string(),
+            or_dash(node.address.as_ref()),
+            if node.connected { "yes" } else { "no" }.to_owned(),
+            or_dash(node.generation.as_ref()),
+            count(&|group| group.leader == Some(node.node)).to_string(),
+            format!("{} of {}", count(&votes), groups.len()),
+        ]);
+    }
+    let _ = write!(text, "{table}");
+    text + "\n" + &members(groups, nodes)
+}
+
+/// Whether the member is data that the node no longer has: another generation runs there now.
+fn is_old(member: &ClusterMember, nodes: &[ClusterNode]) -> bool {
+    let mut nodes = nodes.iter();
+    let node = nodes.find(|node| node.node == member.node);
+    let now = node.and_then(|node| node.generation.as_ref());
+    now.is_some_and(|now| *now != member.generation)
+}
+
+fn members(groups: &[ClusterGroup], nodes: &[ClusterNode]) -> String {
+    let mut table = Table::new(["PARTITION", "TERM", "LEADER", "REPLICAS"]);
+    for group in groups {
+        let members = group.members.iter();
+        let members: Vec<String> = members.map(|one| member(one, is_old(one, nodes))).collect();
+        table.row([
+            group.partition.clone(),
+            group.term.to_string(),
+            or_dash(group.leader.as_ref()),
+            members.join(", "),
+        ]);
+    }
+    table.to_string()
+}
+
+/// Such as `1 at 512`, `3 at 17 (learner)` or `2 (lost data)`.
+fn member(member: &ClusterMember, old: bool) -> String {
+    let mut text = member.node.to_string();
+    if let Some(matched) = member.matched {
+        let _ = write!(text, " at {matched}");
+    }
+    if old {
+        text.push_str(" (lost data)");
+    } else if !member.voter {
+        text.push_str(" (learner)");
+    }
+    text
+}
+
+fn changed(change: &ClusterChange, done: &ClusterChangeResponse) -> String {
+    let (what, already) = match change {
+        ClusterChange::AddNode(node) => (format!("node {node} votes now in"), "votes everywhere"),
+        ClusterChange::RemoveNode(node) => (format!("node {node} is no longer in"), "is in no group"),
+        ClusterChange::TransferLeader(_, node) => (format!("node {node} leads now"), "leads already"),
+    };
+    if done.changed.is_empty() {
+        let (ClusterChange::AddNode(node)
+        | ClusterChange::RemoveNode(node)
+        | ClusterChange::TransferLeader(_, node)) = change;
+        return format!("nothing to do: node {node} {already}\n");
+    }
+    format!("{what}: {}\n", done.changed.join(", "))
+}
+
+fn or_dash(value: Option<&impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> ClusterResponse {
+        let member = |node, voter, matched| ClusterMember {
+            node,
+            generation: format!("{node:012x}"),
+            voter,
+            matched,
+        };
+        let lost = |node| ClusterMember {
+            generation: "0000000000ff".to_owned(),
+            ..member(node, true, None)
+        };
+        let group = |partition: &str, leader, members| ClusterGroup {
+            partition: partition.to_owned(),
+            term: 3,
+            leader,
+            members,
+        };
+        let node = |node, connected| ClusterNode {
+            node,
+            address: (node < 3).then(|| format!("127.0.0.1:763{node}")),
+            connected,
+            generation: connected.then(|| format!("{node:012x}")),
+        };
+        ClusterResponse {
+            cluster: "three".to_owned(),
+            cluster_id: "00ab".to_owned(),
+            node: 1,
+            nodes: vec![node(1, true), node(2, true), node(3, false)],
+            groups: vec![
+                group(
+                    "catalog",
+                    Some(1),
+                    vec![
+                        member(1, true, Some(9)),
+                        member(2, true, Some(8)),
+                        member(3, false, None),
+                    ],
+                ),
+                group(
+                    "0",
+                    None,
+                    vec![member(1, true, None), lost(2), member(2, false, Some(4))],
+                ),
+            ],
+        }
+    }
+
+    #[test]
+    fn status_shows_nodes_and_replicas() {
+        let text = status(&cluster());
+        let wanted = "\
+cluster three (00ab) as node 1 sees it
+
+NODE  ADDRESS         CONNECTED  GENERATION    LEADS  VOTES IN
+1     127.0.0.1:7631  yes        000000000001  1      2 of 2
+2     127.0.0.1:7632  yes        000000000002  0      1 of 2
+3     -               no         -             0      0 of 2
+
+PARTITION  TERM  LEADER  REPLICAS
+catalog    3     1       1 at 9, 2 at 8, 3 (learner)
+0          3     -       1, 2 (lost data), 2 at 4 (learner)
+";
+        assert_eq!(text, wanted);
+    }
+
+    #[test]
+    fn changes_are_told() {
+        let check = |change, groups: &[&str], wanted: &str| {
+            let groups = groups.iter().map(ToString::to_string).collect();
+            assert_eq!(
+                changed(&change, &ClusterChangeResponse { changed: groups }),
+                wanted
+            );
+        };
+        check(
+            ClusterChange::AddNode(3),
+            &["0", "1"],
+            "node 3 votes now in: 0, 1\n",
+        );
+        check(
+            ClusterChange::AddNode(3),
+            &[],
+            "nothing to do: node 3 votes everywhere\n",
+        );
+        check(
+            ClusterChange::RemoveNode(3),
+            &["catalog"],
+            "node 3 is no longer in: catalog\n",
+        );
+        check(
+            ClusterChange::TransferLeader(None, 2),
+            &[],
+            "nothing to do: node 2 leads already\n",
+        );
+    }
+}
