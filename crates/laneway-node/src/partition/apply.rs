@@ -70,7 +70,7 @@ impl Running {
             blob,
         } = entry;
         let filed = if origin.node == self.raft_id {
-            self.filed.remove(&origin.proposal)
+            self.filed.take_if(|filed| filed.proposal == origin.proposal)
         } else {
             None
         };
@@ -89,7 +89,7 @@ impl Running {
             blob_at: u64::from(blob_at),
         };
         match filed {
-            Some(filed) => self.apply_filed(filed, commands, stamps, &place, origin.proposal),
+            Some(filed) => self.apply_filed(filed, commands, stamps, &place),
             None => {
                 for command in commands {
                     self.apply_command(command, stamps, &place);
@@ -110,7 +110,6 @@ impl Running {
         commands: Vec<Command>,
         stamps: Stamps,
         place: &BlobPlace<'_>,
-        proposal: u64,
     ) {
         for (command, caller) in commands.into_iter().zip(filed.callers) {
             let reply = self.apply_command(command, stamps, place);
@@ -119,7 +118,7 @@ impl Running {
                 self.give_back(unheard);
             }
         }
-        self.overlay.applied(proposal, filed.planned);
+        self.overlay.clear();
         self.commit_took(filed.at);
     }
 

@@ -71,7 +71,7 @@ impl Running {
     }
 
     fn proposal_failed(&mut self, proposal: u64, definite: bool) {
-        let Some(filed) = self.filed.remove(&proposal) else {
+        let Some(filed) = self.filed.take_if(|filed| filed.proposal == proposal) else {
             return;
         };
         let error = if definite {

@@ -1,4 +1,4 @@
-//! What the leader has planned and not yet applied, as far as later plans depend on it.
+//! What the leader has planned in the entry that it forms or that is in flight, as far as later commands of it depend on that.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,28 +11,20 @@ use laneway_storage::dedup::DedupKey;
 /// A lane by name: it may not be born yet.
 pub(super) type LaneKey = (QueueId, Arc<str>);
 
-/// Plans in flight. All of it belongs to one term; a failed proposal voids the whole.
+/// Plans of one entry. It is empty again when that is applied, or failed.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
-    /// Predicted tail, and the last proposal that moved it.
-    tails: HashMap<LaneKey, (u64, u64)>,
+    /// Predicted tails.
+    tails: HashMap<LaneKey, u64>,
     /// Messages being stored, by dedup key.
     keys: HashMap<DedupKey, (Offset, WallTime)>,
     /// Request ids in flight.
     requests: HashSet<(String, u32)>,
 }
 
-/// What one proposal put into the overlay.
-#[derive(Debug, Default)]
-pub(super) struct Planned {
-    pub(super) lanes: Vec<LaneKey>,
-    pub(super) keys: Vec<DedupKey>,
-    pub(super) requests: Vec<(String, u32)>,
-}
-
 impl Overlay {
     pub(super) fn tail(&self, lane: &LaneKey) -> Option<u64> {
-        self.tails.get(lane).map(|(tail, _)| *tail)
+        self.tails.get(lane).copied()
     }
 
     pub(super) fn stored(&self, key: DedupKey) -> Option<(Offset, WallTime)> {
@@ -43,38 +35,22 @@ impl Overlay {
         self.requests.contains(&(request.id.clone(), request.part))
     }
 
-    pub(super) fn set_tail(&mut self, lane: LaneKey, tail: u64, proposal: u64, planned: &mut Planned) {
-        self.tails.insert(lane.clone(), (tail, proposal));
-        planned.lanes.push(lane);
+    pub(super) fn set_tail(&mut self, lane: LaneKey, tail: u64) {
+        self.tails.insert(lane, tail);
     }
 
-    pub(super) fn add_key(&mut self, key: DedupKey, offset: Offset, wall: WallTime, planned: &mut Planned) {
+    pub(super) fn add_key(&mut self, key: DedupKey, offset: Offset, wall: WallTime) {
         self.keys.insert(key, (offset, wall));
-        planned.keys.push(key);
     }
 
-    pub(super) fn add_request(&mut self, request: &RequestKey, planned: &mut Planned) {
-        let key = (request.id.clone(), request.part);
-        self.requests.insert(key.clone());
-        planned.requests.push(key);
+    pub(super) fn add_request(&mut self, request: &RequestKey) {
+        self.requests.insert((request.id.clone(), request.part));
     }
 
-    /// `proposal` is applied: the machine and the dedup store know it now.
-    pub(super) fn applied(&mut self, proposal: u64, planned: Planned) {
-        for lane in planned.lanes {
-            if self.tails.get(&lane).is_some_and(|(_, last)| *last == proposal) {
-                self.tails.remove(&lane);
-            }
-        }
-        for key in planned.keys {
-            self.keys.remove(&key);
-        }
-        for request in planned.requests {
-            self.requests.remove(&request);
-        }
-    }
-
+    /// Keeps the room: the next entry needs as much.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        self.tails.clear();
+        self.keys.clear();
+        self.requests.clear();
     }
 }

@@ -39,7 +39,7 @@ impl Running {
                 let key = (lane.queue, lane.name.into());
                 let tail = self.overlay.tail(&key).unwrap_or(lane.tail.0);
                 self.overlay
-                    .set_tail(key, tail + 1, draft.proposal, &mut draft.planned);
+                    .set_tail(key, tail + 1);
             }
         }
         Plan::Propose(command)
@@ -86,7 +86,7 @@ impl Running {
             draft.put_block(&stored_frames(&push.block, &push.items, &command.items))
         };
         if let Some(request) = &command.request {
-            self.overlay.add_request(request, &mut draft.planned);
+            self.overlay.add_request(request);
         }
         Plan::Propose(Command::Push(command))
     }
@@ -123,7 +123,7 @@ impl Running {
             };
             if matches!(decided, PushItem::Store) {
                 if let Some(key) = item.key.filter(|_| window_seconds > 0) {
-                    self.overlay.add_key(key, Offset(tail), wall, &mut draft.planned);
+                    self.overlay.add_key(key, Offset(tail), wall);
                 }
                 tail += 1;
             }
@@ -131,7 +131,7 @@ impl Running {
         }
         if items.iter().any(|item| matches!(item, PushItem::Store)) {
             self.overlay
-                .set_tail(lane_key, tail, draft.proposal, &mut draft.planned);
+                .set_tail(lane_key, tail);
         }
         Ok(items)
     }

@@ -1,6 +1,6 @@
 //! The state of a running partition, and how requests become entries.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use laneway_storage::wal::Wal;
 use ractor::ActorRef;
 
 use super::leadership::leader_changed;
-use super::overlay::{Overlay, Planned};
+use super::overlay::Overlay;
 use super::plan::Plan;
 use super::timers::Timers;
 use super::{Ask, Caller, Opened, PartitionHandle, PartitionMsg, Stores};
@@ -65,7 +65,8 @@ pub(crate) struct Running {
     /// Requests to be planned; the leader's own have no caller.
     pub(super) queue: VecDeque<(Ask, Option<Caller>)>,
     pub(super) flush_cast: bool,
-    pub(super) filed: HashMap<u64, Filed>,
+    /// The entry in flight.
+    pub(super) filed: Option<Filed>,
     pub(super) next_proposal: u64,
     pub(super) timers: Timers,
     pub(super) retention_from: usize,
@@ -73,8 +74,8 @@ pub(crate) struct Running {
 
 /// A proposed entry and who waits for it.
 pub(super) struct Filed {
+    pub(super) proposal: u64,
     pub(super) callers: Vec<Option<Caller>>,
-    pub(super) planned: Planned,
     pub(super) at: Instant,
 }
 
@@ -117,7 +118,7 @@ impl Running {
             overlay: Overlay::default(),
             queue: VecDeque::new(),
             flush_cast: false,
-            filed: HashMap::new(),
+            filed: None,
             next_proposal,
             timers: Timers::default(),
             retention_from: 0,
@@ -147,7 +148,7 @@ impl Running {
     /// and a plan that rests on an entry which never comes to be could call a message a duplicate of one that was never stored.
     fn may_propose(&self) -> bool {
         self.office.is_some()
-            && self.filed.is_empty()
+            && self.filed.is_none()
     }
 
     /// Forms and proposes an entry from the queue, unless one is in flight.
@@ -216,16 +217,16 @@ impl Running {
         let body = codec::encode_entry(origin, &entry);
         group.propose(term, draft.proposal, body);
         let filed = Filed {
+            proposal: draft.proposal,
             callers: draft.callers,
-            planned: draft.planned,
             at: Instant::now(),
         };
-        self.filed.insert(draft.proposal, filed);
+        self.filed = Some(filed);
     }
 
     /// Answers everyone whose proposal may or may not come to be, and forgets the plans.
     pub(super) fn fail_filed(&mut self, error: &RequestError) {
-        for filed in std::mem::take(&mut self.filed).into_values() {
+        if let Some(filed) = self.filed.take() {
             for caller in filed.callers.into_iter().flatten() {
                 drop(caller.answer(Err(error.clone())));
             }
@@ -248,7 +249,7 @@ impl Running {
 
     /// Free room in the log: nothing is proposed or waiting.
     pub(super) fn idle(&self) -> bool {
-        self.filed.is_empty() && self.queue.is_empty()
+        self.filed.is_none() && self.queue.is_empty()
     }
 
     pub(super) fn commit_took(&self, since: Instant) {
@@ -271,7 +272,6 @@ pub(super) struct Draft {
     pub(super) commands: Vec<Command>,
     pub(super) callers: Vec<Option<Caller>>,
     pub(super) blob: BytesMut,
-    pub(super) planned: Planned,
     pub(super) bytes: usize,
 }
 
@@ -283,7 +283,6 @@ impl Draft {
             commands: Vec::new(),
             callers: Vec::new(),
             blob: BytesMut::new(),
-            planned: Planned::default(),
             bytes: 0,
         }
     }

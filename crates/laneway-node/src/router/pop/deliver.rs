@@ -49,7 +49,13 @@ impl AtLeader for Claim {
         if self.confirmed {
             partition.read_index().await?;
         }
-        match partition.ask(Ask::Claim(self.ask), 0).await? {
+        let mut reply = partition.ask(Ask::Claim(self.ask.clone()), 0).await?;
+        if matches!(reply, Reply::Refused(Refusal::GroupUnknown | Refusal::QueueGone)) && !self.confirmed {
+            // The gateway's replica may have applied what a quorum without this node has committed.
+            partition.read_index().await?;
+            reply = partition.ask(Ask::Claim(self.ask), 0).await?;
+        }
+        match reply {
             Reply::Claimed(claimed) if claimed.lanes.is_empty() => Ok(None),
             Reply::Claimed(claimed) => {
                 let guard = ClaimGuard::of(&node, group, &claimed);
