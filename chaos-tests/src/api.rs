@@ -69,6 +69,13 @@ pub struct PushedItem {
     pub code: Option<String>,
 }
 
+/// Body of a call that failed as a whole.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Failure {
+    /// Which failure.
+    pub code: String,
+}
+
 /// What a pop asks for.
 #[derive(Clone, Debug)]
 pub struct PopQuery<'a> {

@@ -83,9 +83,12 @@ pub enum CallError {
     /// No byte of the request left: it has surely no effect.
     #[error("not sent: {0}")]
     NotSent(String),
-    /// It may have arrived.
+    /// The connection broke; it may have arrived.
     #[error("no answer: {0}")]
-    NoAnswer(String),
+    Broken(String),
+    /// Nothing came in time; it may have arrived.
+    #[error("no answer: {0}")]
+    Silent(String),
 }
 
 /// A connection that is opened when first needed and again after it broke.
@@ -131,8 +134,8 @@ impl Connection {
                 self.open = open;
                 Ok(answer)
             }
-            Ok(Err(error)) => Err(CallError::NoAnswer(error.to_string())),
-            Err(_) => Err(CallError::NoAnswer(format!("nothing within {:?}", call.deadline))),
+            Ok(Err(error)) => Err(CallError::Broken(error.to_string())),
+            Err(_) => Err(CallError::Silent(format!("nothing within {:?}", call.deadline))),
         }
     }
 
@@ -223,7 +226,7 @@ mod tests {
         // Either the close was seen before sending (a new connection) or the request got no answer: never a hang.
         match answer {
             Ok(answer) => assert_eq!(&answer.body[..], b"POST /x?y=1"),
-            Err(error) => assert!(matches!(error, CallError::NoAnswer(_))),
+            Err(error) => assert!(matches!(error, CallError::Broken(_))),
         }
         let answer = connection.call(Call::get("/again", DEADLINE)).await.unwrap();
         assert_eq!(&answer.body[..], b"GET /again");
@@ -238,7 +241,7 @@ mod tests {
             .call(Call::get("/", Duration::from_millis(50)))
             .await
             .unwrap_err();
-        assert!(matches!(error, CallError::NoAnswer(_)), "{error}");
+        assert!(matches!(error, CallError::Silent(_)), "{error}");
         let address = fake.address().to_owned();
         fake.stop().await;
         let mut connection = Connection::new(address);

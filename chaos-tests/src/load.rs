@@ -1,4 +1,4 @@
-//! Load figures of one broker on this machine: closed loops over keep-alive connections, medians of several runs.
+//! Load figures of one broker, or of several nodes, on this machine: closed loops over keep-alive connections, medians of several runs.
 //!
 //! Broker and generator share the machine's cores, so the generator's own CPU is printed beside the broker's.
 
@@ -11,16 +11,21 @@ use anyhow::Context;
 use tokio::task::JoinSet;
 
 use crate::peer::Peer;
-use crate::server::{Server, ServerOptions, Usage, process_usage};
+use crate::server::{Server, ServerOptions, Settings, Usage, process_usage};
 use crate::stats::{float, median, millis, say};
 use crate::sync_rate::sync_rate;
 
-use worker::{Room, Tally, Target, Worker};
+use worker::{Room, Worker};
+
+pub(crate) use worker::{Tally, Target};
 
 mod worker;
 
 /// Longest wait for a broker that was started.
 const READY_MAX: Duration = Duration::from_secs(60);
+
+/// Time for leadership to spread over the nodes.
+const SPREAD_PAUSE: Duration = Duration::from_secs(5);
 
 /// Samples of the raw sync rate.
 const SYNC_RATE_RUNS: u32 = 3;
@@ -36,6 +41,8 @@ const RAW_BEFORE_RUN: Duration = Duration::from_secs(1);
 pub struct Options {
     /// The `laneway` binary.
     pub binary: PathBuf,
+    /// How many nodes; the clients are spread over them.
+    pub nodes: u16,
     /// Runs of each workload.
     pub runs: u32,
     /// Not measured.
@@ -55,7 +62,7 @@ pub struct Options {
 /// One workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workload {
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// Messages of one push.
     batch: u32,
     /// Pushes that wait for their answer.
@@ -68,7 +75,7 @@ pub(crate) struct Workload {
     open_max: u32,
 }
 
-const WORKLOADS: [Workload; 4] = [
+pub(crate) const WORKLOADS: [Workload; 4] = [
     Workload {
         name: "push-batch-100",
         batch: 100,
@@ -115,8 +122,11 @@ struct Figures {
     client_cpu_per_million: f64,
     server_cores: f64,
     client_cores: f64,
+    /// Of the largest node.
     rss_bytes: u64,
-    syncs_per_second: f64,
+    /// Of each node.
+    syncs_per_second: Vec<f64>,
+    /// Messages for each sync of the node that synced most.
     messages_per_sync: f64,
     /// What the disk alone did a moment before.
     raw_syncs_per_second: f64,
@@ -127,7 +137,7 @@ impl fmt::Display for Figures {
         write!(
             f,
             "{:>9.0} msg/s  p50 {:>7.2} ms  p99 {:>7.2} ms  server {:>6.2} CPU-s/M ({:.2} cores)  generator {:>6.2} \
-             CPU-s/M ({:.2} cores)  RSS {:>4} MiB  {:>5.0} syncs/s  {:>7.1} msg/sync  raw {:>6.0} syncs/s",
+             CPU-s/M ({:.2} cores)  RSS {:>4} MiB  {:>5.0?} syncs/s  {:>7.1} msg/sync  raw {:>6.0} syncs/s",
             self.messages_per_second,
             millis(self.p50),
             millis(self.p99),
@@ -173,14 +183,13 @@ fn print_sync_rate(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A broker of its own, a queue of its own for each run.
+/// Nodes of its own, a queue of its own for each run.
 async fn run_workload(options: &Options, workload: &Workload, dir: &Path) -> anyhow::Result<()> {
-    let mut server = Server::start(&ServerOptions::under(dir, options.binary.clone())?)?;
-    server.ready(READY_MAX).await?;
+    let mut servers = start_servers(options, dir).await?;
     let mut all = Vec::new();
     for run in 0..options.runs {
         let raw_syncs_per_second = sync_rate(dir, RAW_BEFORE_RUN)?;
-        let figures = one_run(options, workload, &server, run)
+        let figures = one_run(options, workload, &servers, run)
             .await
             .with_context(|| format!("run {run}"))?;
         let figures = Figures {
@@ -195,7 +204,23 @@ async fn run_workload(options: &Options, workload: &Workload, dir: &Path) -> any
         workload.name,
         median_figures(&all)
     ));
-    server.kill()
+    servers.iter_mut().try_for_each(Server::kill)
+}
+
+async fn start_servers(options: &Options, dir: &Path) -> anyhow::Result<Vec<Server>> {
+    let each = match options.nodes {
+        1 => vec![ServerOptions::under(dir, options.binary.clone())?],
+        nodes => ServerOptions::cluster(dir, &options.binary, nodes, Settings::Default)?,
+    };
+    let mut servers: Vec<Server> = each.iter().map(Server::start).collect::<Result<_, _>>()?;
+    for server in &mut servers {
+        server.ready(READY_MAX).await?;
+    }
+    if options.nodes > 1 {
+        // Leadership is spread over the nodes after a start.
+        tokio::time::sleep(SPREAD_PAUSE).await;
+    }
+    Ok(servers)
 }
 
 fn median_figures(all: &[Figures]) -> Figures {
@@ -209,26 +234,51 @@ fn median_figures(all: &[Figures]) -> Figures {
         server_cores: of(|figures| figures.server_cores),
         client_cores: of(|figures| figures.client_cores),
         rss_bytes: all.iter().map(|figures| figures.rss_bytes).max().unwrap_or(0),
-        syncs_per_second: of(|figures| figures.syncs_per_second),
+        syncs_per_second: medians(all.iter().map(|figures| figures.syncs_per_second.as_slice())),
         messages_per_sync: of(|figures| figures.messages_per_sync),
         raw_syncs_per_second: of(|figures| figures.raw_syncs_per_second),
     }
 }
 
-/// State of the broker and the generator at one moment.
-struct Mark {
-    at: Instant,
-    server: Usage,
-    client: Usage,
-    syncs: u64,
+/// Medians place by place.
+fn medians<'a>(rows: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
+    let mut columns: Vec<Vec<f64>> = Vec::new();
+    for row in rows {
+        columns.resize(row.len().max(columns.len()), Vec::new());
+        for (column, value) in columns.iter_mut().zip(row) {
+            column.push(*value);
+        }
+    }
+    columns.iter().map(|column| median(column)).collect()
 }
 
-async fn mark(server: &Server, peer: &mut Peer) -> anyhow::Result<Mark> {
-    let status = peer.get_json("/admin/v1/status").await?;
-    let syncs = find_count(&status, "wal_syncs").context("/admin/v1/status shows no wal_syncs")?;
+/// State of the nodes and the generator at one moment.
+struct Mark {
+    at: Instant,
+    /// CPU of all nodes, memory of the largest.
+    server: Usage,
+    client: Usage,
+    /// Of each node.
+    syncs: Vec<u64>,
+}
+
+async fn mark(servers: &[Server]) -> anyhow::Result<Mark> {
+    let (mut syncs, mut all) = (Vec::new(), Usage::default());
+    for server in servers {
+        let status = Peer::new(&server.authority())
+            .get_json("/admin/v1/status")
+            .await?;
+        syncs.push(find_count(&status, "wal_syncs").context("/admin/v1/status shows no wal_syncs")?);
+        let usage = server.usage()?;
+        all = Usage {
+            cpu_seconds: all.cpu_seconds + usage.cpu_seconds,
+            rss_bytes: all.rss_bytes.max(usage.rss_bytes),
+            rss_bytes_peak: all.rss_bytes_peak.max(usage.rss_bytes_peak),
+        };
+    }
     Ok(Mark {
         at: Instant::now(),
-        server: server.usage()?,
+        server: all,
         client: process_usage(std::process::id())?,
         syncs,
     })
@@ -237,19 +287,18 @@ async fn mark(server: &Server, peer: &mut Peer) -> anyhow::Result<Mark> {
 async fn one_run(
     options: &Options,
     workload: &Workload,
-    server: &Server,
+    servers: &[Server],
     run: u32,
 ) -> anyhow::Result<Figures> {
     let target = Target {
-        authority: server.authority(),
+        authorities: servers.iter().map(Server::authority).collect(),
         queue: format!("{}-{run}", workload.name),
         lanes: options.lanes,
         transaction_ids: options.transaction_ids,
         epoch: Instant::now(),
         measured: Duration::MAX..Duration::MAX,
     };
-    let mut peer = Peer::new(&target.authority);
-    target.prepare(&mut peer).await?;
+    target.prepare(&mut Peer::new(&target.authorities[0])).await?;
     let started = Instant::now();
     let from = options.warm_up;
     let target = Target {
@@ -259,9 +308,9 @@ async fn one_run(
     };
     let mut workers = start_workers(workload, &Arc::new(target));
     tokio::time::sleep_until((started + options.warm_up).into()).await;
-    let before = mark(server, &mut peer).await?;
+    let before = mark(servers).await?;
     tokio::time::sleep_until((started + options.warm_up + options.window).into()).await;
-    let after = mark(server, &mut peer).await?;
+    let after = mark(servers).await?;
     let mut tally = Tally::default();
     while let Some(done) = workers.join_next().await {
         tally.merge(done??);
@@ -269,7 +318,7 @@ async fn one_run(
     Ok(figures(workload, &before, &after, options.window, tally))
 }
 
-fn start_workers(workload: &Workload, target: &Arc<Target>) -> JoinSet<anyhow::Result<Tally>> {
+pub(crate) fn start_workers(workload: &Workload, target: &Arc<Target>) -> JoinSet<anyhow::Result<Tally>> {
     let room = (workload.consumers > 0).then(|| Arc::new(Room::new(workload.open_max)));
     let mut workers = JoinSet::new();
     for number in 0..workload.in_flight {
@@ -295,7 +344,11 @@ fn figures(workload: &Workload, before: &Mark, after: &Mark, window: Duration, t
     let seconds = after.at.duration_since(before.at).as_secs_f64();
     let server_cores = (after.server.cpu_seconds - before.server.cpu_seconds) / seconds;
     let client_cores = (after.client.cpu_seconds - before.client.cpu_seconds) / seconds;
-    let syncs_per_second = float(after.syncs - before.syncs) / seconds;
+    let syncs = after.syncs.iter().zip(&before.syncs);
+    let syncs_per_second: Vec<f64> = syncs
+        .map(|(after, before)| float(after - before) / seconds)
+        .collect();
+    let most_syncs = syncs_per_second.iter().copied().fold(0.0, f64::max);
     Figures {
         messages_per_second: rate,
         p50: latencies.percentile(500),
@@ -306,7 +359,7 @@ fn figures(workload: &Workload, before: &Mark, after: &Mark, window: Duration, t
         client_cores,
         rss_bytes: after.server.rss_bytes,
         syncs_per_second,
-        messages_per_sync: rate / syncs_per_second,
+        messages_per_sync: rate / most_syncs,
         raw_syncs_per_second: 0.0,
     }
 }
@@ -336,7 +389,7 @@ mod tests {
 
     #[test]
     fn figures_are_rates_of_the_window() {
-        let mark = |at, server, client, syncs| Mark {
+        let mark = |at, server, client, syncs: [u64; 2]| Mark {
             at,
             server: Usage {
                 cpu_seconds: server,
@@ -347,7 +400,7 @@ mod tests {
                 cpu_seconds: client,
                 ..Usage::default()
             },
-            syncs,
+            syncs: syncs.to_vec(),
         };
         let start = Instant::now();
         let mut tally = Tally {
@@ -355,13 +408,14 @@ mod tests {
             ..Tally::default()
         };
         tally.latencies.add(Duration::from_millis(3));
-        let before = mark(start, 1.0, 0.0, 100);
-        let after = mark(start + Duration::from_secs(2), 4.0, 1.0, 300);
+        let before = mark(start, 1.0, 0.0, [100, 0]);
+        let after = mark(start + Duration::from_secs(2), 4.0, 1.0, [300, 20]);
         let figures = figures(&WORKLOADS[0], &before, &after, Duration::from_secs(2), tally);
         assert!((figures.messages_per_second - 1e6).abs() < 1.0);
         assert!((figures.server_cpu_per_million - 1.5).abs() < 1e-9);
         assert!((figures.client_cores - 0.5).abs() < 1e-9);
         assert!((figures.messages_per_sync - 10_000.0).abs() < 1e-6);
+        assert!((figures.syncs_per_second[1] - 10.0).abs() < 1e-6);
         assert_eq!(figures.p50, Duration::from_millis(3));
     }
 }

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use chaos_tests::server::Settings;
 use chaos_tests::stats::say;
-use chaos_tests::{backlog, kill9, load};
-use clap::{Args, Parser, Subcommand};
+use chaos_tests::{backlog, cluster, kill9, leases, load, soak};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Worker threads of the generator in `kill9` and `backlog`.
 const THREADS: usize = 2;
@@ -25,6 +26,12 @@ struct Cli {
 enum Command {
     /// Kills a broker under load, drains it, judges the history of its clients.
     Kill9(Kill9Args),
+    /// Does a fault to several nodes under load again and again, drains them, compares their states, judges the history.
+    Cluster(ClusterArgs),
+    /// Watches leases over deaths and changes of leaders.
+    LeaseOverFailover(LeaseArgs),
+    /// Puts full load on several nodes and counts elections: there must be none.
+    Soak(SoakArgs),
     /// Weighs disk, memory and restart of an unread backlog, a stuck lane and very many lanes.
     Backlog(BacklogArgs),
     /// Measures throughput and latency of pushes and of push, pop and ack.
@@ -57,6 +64,15 @@ struct StorageArgs {
 }
 
 impl StorageArgs {
+    /// As it was given.
+    fn flag(self) -> &'static str {
+        if self.tight_storage {
+            " --tight-storage"
+        } else {
+            ""
+        }
+    }
+
     fn settings(self) -> Settings {
         if self.tight_storage {
             Settings::TightStorage
@@ -84,6 +100,74 @@ struct Kill9Args {
 }
 
 #[derive(Debug, Args)]
+struct ClusterArgs {
+    #[command(flatten)]
+    common: Common,
+    /// What is done to the nodes.
+    #[arg(long, value_enum)]
+    fault: cluster::Fault,
+    /// How often.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// The load runs for up to so long before each fault.
+    #[arg(long, default_value_t = 3.0)]
+    seconds_per_round: f64,
+    #[command(flatten)]
+    nodes: NodesArg,
+    /// How long a node is frozen by stop-leader.
+    #[arg(long, default_value_t = 10.0)]
+    stop_seconds: f64,
+    /// Pushed while a node is down, in MiB, by lag and lag-kill.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    lag_mib: u32,
+    /// Of the clients' choices and the moments of the faults [default: a random one, printed].
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    storage: StorageArgs,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+struct NodesArg {
+    /// Nodes of the cluster.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=7))]
+    nodes: u16,
+}
+
+#[derive(Debug, Args)]
+struct LeaseArgs {
+    #[command(flatten)]
+    common: Common,
+    /// How often each part is done.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    #[command(flatten)]
+    nodes: NodesArg,
+    /// Of the clients' choices [default: a random one, printed].
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    storage: StorageArgs,
+}
+
+#[derive(Debug, Args)]
+struct SoakArgs {
+    #[command(flatten)]
+    common: Common,
+    /// How long.
+    #[arg(long, default_value_t = 10.0)]
+    minutes: f64,
+    #[command(flatten)]
+    nodes: NodesArg,
+    /// Which of the workloads of `load`.
+    #[arg(long, default_value = "cycle-batch-100")]
+    workload: String,
+    /// Worker threads of the generator.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    generator_threads: u8,
+}
+
+#[derive(Debug, Args)]
 struct BacklogArgs {
     #[command(flatten)]
     common: Common,
@@ -98,6 +182,9 @@ struct BacklogArgs {
 struct LoadArgs {
     #[command(flatten)]
     common: Common,
+    /// Nodes; with several the clients are spread over them.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=7))]
+    nodes: u16,
     /// Runs of each workload.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
@@ -135,6 +222,9 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<bool> {
     match cli.command {
         Command::Kill9(args) => run_kill9(args),
+        Command::Cluster(args) => run_cluster(&args),
+        Command::LeaseOverFailover(args) => run_leases(&args),
+        Command::Soak(args) => run_soak(args),
         Command::Backlog(args) => run_backlog(&args),
         Command::Load(args) => run_load(args),
         Command::Judge { file } => {
@@ -148,12 +238,7 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
 fn run_kill9(args: Kill9Args) -> anyhow::Result<bool> {
     seconds(args.seconds_per_round)?;
     let seed = args.seed.unwrap_or_else(rand::random);
-    let (rounds, seconds) = (args.rounds, args.seconds_per_round);
-    let flag = if args.storage.tight_storage {
-        " --tight-storage"
-    } else {
-        ""
-    };
+    let (rounds, seconds, flag) = (args.rounds, args.seconds_per_round, args.storage.flag());
     say(format_args!(
         "kill9 --rounds {rounds} --seconds-per-round {seconds} --seed {seed}{flag}"
     ));
@@ -166,9 +251,71 @@ fn run_kill9(args: Kill9Args) -> anyhow::Result<bool> {
             seed,
             dir: dir.to_owned(),
         };
-        let report = runtime(THREADS)?.block_on(kill9::run(&options))?;
+        let report = until_stopped(THREADS, kill9::run(&options))?;
         report.print();
         Ok(report.passed())
+    })
+}
+
+fn run_cluster(args: &ClusterArgs) -> anyhow::Result<bool> {
+    seconds(args.seconds_per_round)?;
+    seconds(args.stop_seconds)?;
+    let seed = args.seed.unwrap_or_else(rand::random);
+    let (rounds, seconds, flag) = (args.rounds, args.seconds_per_round, args.storage.flag());
+    let fault = args.fault.to_possible_value();
+    let fault = fault.as_ref().map_or("", |value| value.get_name());
+    say(format_args!(
+        "cluster --fault {fault} --rounds {rounds} --seconds-per-round {seconds} --seed {seed}{flag}"
+    ));
+    in_folder(&args.common, |dir, binary| {
+        let options = cluster::Options {
+            binary,
+            settings: args.storage.settings(),
+            nodes: args.nodes.nodes,
+            fault: args.fault,
+            rounds,
+            seconds_per_round: seconds,
+            stop_seconds: args.stop_seconds,
+            lag_mib: args.lag_mib,
+            seed,
+            dir: dir.to_owned(),
+        };
+        let mut report = until_stopped(THREADS, cluster::run(&options))?;
+        report.print();
+        Ok(report.passed())
+    })
+}
+
+fn run_leases(args: &LeaseArgs) -> anyhow::Result<bool> {
+    let seed = args.seed.unwrap_or_else(rand::random);
+    let (rounds, flag) = (args.rounds, args.storage.flag());
+    say(format_args!(
+        "lease-over-failover --rounds {rounds} --seed {seed}{flag}"
+    ));
+    in_folder(&args.common, |dir, binary| {
+        let options = leases::Options {
+            binary,
+            settings: args.storage.settings(),
+            nodes: args.nodes.nodes,
+            rounds,
+            seed,
+            dir: dir.to_owned(),
+        };
+        until_stopped(THREADS, leases::run(&options))
+    })
+}
+
+fn run_soak(args: SoakArgs) -> anyhow::Result<bool> {
+    let length = seconds(args.minutes * 60.0)?;
+    in_folder(&args.common, |dir, binary| {
+        let options = soak::Options {
+            binary,
+            nodes: args.nodes.nodes,
+            length,
+            workload: args.workload,
+            dir: dir.to_owned(),
+        };
+        until_stopped(args.generator_threads.into(), soak::run(&options))
     })
 }
 
@@ -181,7 +328,7 @@ fn run_backlog(args: &BacklogArgs) -> anyhow::Result<bool> {
             settings: args.storage.settings(),
             dir: dir.to_owned(),
         };
-        runtime(THREADS)?.block_on(backlog::run(&options))
+        until_stopped(THREADS, backlog::run(&options))
     })
 }
 
@@ -190,6 +337,7 @@ fn run_load(args: LoadArgs) -> anyhow::Result<bool> {
     in_folder(&args.common, |dir, binary| {
         let options = load::Options {
             binary,
+            nodes: args.nodes,
             runs: args.runs,
             warm_up,
             window,
@@ -198,7 +346,7 @@ fn run_load(args: LoadArgs) -> anyhow::Result<bool> {
             only: args.only,
             dir: dir.to_owned(),
         };
-        runtime(args.generator_threads.into())?.block_on(load::run(&options))?;
+        until_stopped(args.generator_threads.into(), load::run(&options))?;
         Ok(true)
     })
 }
@@ -230,6 +378,18 @@ fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
         .worker_threads(threads)
         .enable_all()
         .build()
+}
+
+/// Runs to its end, or until SIGINT or SIGTERM: then the processes that were started are ended all the same.
+fn until_stopped<T>(threads: usize, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    runtime(threads)?.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            outcome = work => outcome,
+            _ = terminated.recv() => bail!("stopped by SIGTERM"),
+            _ = tokio::signal::ctrl_c() => bail!("stopped by SIGINT"),
+        }
+    })
 }
 
 fn seconds(value: f64) -> anyhow::Result<Duration> {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::api::{AckBatch, AckItem, AckedItem, PopAnswer, PopQuery, PushBody};
 use crate::http::{Answer, Call, Connection};
+use crate::workload::client::is_definite;
 
 /// Longest wait for any answer, beyond a pop's own parking.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -22,7 +23,7 @@ const OVERLOADED_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Peer {
     connection: Connection,
-    /// Refusals for overload that were waited out.
+    /// Refusals for overload, or for want of a leader, that were waited out.
     pub overloaded: u64,
 }
 
@@ -35,17 +36,17 @@ impl Peer {
         }
     }
 
-    /// Sends until it is not refused for overload.
+    /// Sends until it is not refused for overload or for want of a leader.
     pub async fn call(&mut self, call: Call<'_>) -> anyhow::Result<Answer> {
         for _ in 0..OVERLOADED_MAX {
             let answer = self.connection.call(call.clone()).await?;
-            if answer.status != 429 {
+            if answer.status != 429 && !(answer.status == 503 && is_definite(&answer.body)) {
                 return Ok(answer);
             }
             self.overloaded += 1;
             tokio::time::sleep(OVERLOADED_PAUSE).await;
         }
-        anyhow::bail!("{} was refused for overload {OVERLOADED_MAX} times", call.path)
+        anyhow::bail!("{} was refused {OVERLOADED_MAX} times", call.path)
     }
 
     /// A GET whose answer is JSON.

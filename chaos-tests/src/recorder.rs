@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use laneway_sim::oracle::history::{Note, Operation, Outcome, QueueFacts, Record};
+use laneway_sim::oracle::history::{DigestSeen, Note, Operation, Outcome, QueueFacts, Record};
 
 /// Breaches of the wire contract kept word for word; more are only counted.
 const FAULTS_KEPT_MAX: usize = 20;
@@ -38,6 +38,18 @@ pub struct Counts {
     pub unknown: u64,
     /// Answers that break the wire contract.
     pub faults: u64,
+    /// Longest time without an answer of success, in microseconds.
+    pub silence_max: u64,
+    /// When the last one came.
+    last_ok: u64,
+}
+
+impl Counts {
+    fn success(&mut self, at: u64) {
+        self.ok += 1;
+        self.silence_max = self.silence_max.max(at.saturating_sub(self.last_ok));
+        self.last_ok = self.last_ok.max(at);
+    }
 }
 
 impl Recorder {
@@ -69,17 +81,23 @@ impl Recorder {
 
     /// Adds an operation.
     pub fn operation(&self, operation: Operation) {
-        let outcome = match operation.outcome {
-            Outcome::Ok(_) => |counts: &mut Counts| counts.ok += 1,
-            Outcome::Refused(_) => |counts: &mut Counts| counts.refused += 1,
-            Outcome::Unknown(_) => |counts: &mut Counts| counts.unknown += 1,
+        let returned = operation.returned;
+        let count = match operation.outcome {
+            Outcome::Ok(_) => Counts::success,
+            Outcome::Refused(_) => |counts: &mut Counts, _| counts.refused += 1,
+            Outcome::Unknown(_) => |counts: &mut Counts, _| counts.unknown += 1,
         };
-        self.write(&Record::Operation(operation), outcome);
+        self.write(&Record::Operation(operation), |counts| count(counts, returned));
     }
 
     /// Adds what is known of a queue.
     pub fn queue(&self, facts: QueueFacts) {
         self.write(&Record::Queue(facts), |_| ());
+    }
+
+    /// Adds what a node said of a group's state.
+    pub fn digest(&self, digest: DigestSeen) {
+        self.write(&Record::Digest(digest), |_| ());
     }
 
     /// Adds a remark.
@@ -140,6 +158,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn silence_is_the_longest_time_between_successes_in_any_order() {
+        let mut counts = Counts::default();
+        for at in [10, 40, 35, 45] {
+            counts.success(at);
+        }
+        assert_eq!((counts.ok, counts.silence_max), (4, 30));
+    }
+
+    #[test]
     fn what_was_recorded_is_read_back_and_counted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("history.jsonl");
@@ -172,14 +199,10 @@ mod tests {
         recorder.note("killed");
         recorder.fault("a push answered 200".into());
         assert_eq!(recorder.finish().unwrap(), ["a push answered 200"]);
+        let counts = recorder.counts();
         assert_eq!(
-            recorder.counts(),
-            Counts {
-                ok: 1,
-                refused: 1,
-                unknown: 1,
-                faults: 1
-            }
+            (counts.ok, counts.refused, counts.unknown, counts.faults),
+            (1, 1, 1, 1)
         );
 
         let history = History::read(BufReader::new(File::open(&path).unwrap())).unwrap();

@@ -1,5 +1,7 @@
 //! One `laneway` process: started, waited for, measured, killed. Only ever this process is ended, by its handle.
 
+use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::fs::OpenOptions;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -9,12 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rand::Rng;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::http::{Call, Connection};
 
 /// Ports tried for the broker: below the range from which the kernel takes outgoing ports, so that a client which
 /// connects while the broker is down cannot meet itself.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// Partitions of every cluster that is started here.
+pub const PARTITIONS: u16 = 4;
 
 /// Between two looks at `/readyz`.
 const READY_POLL: Duration = Duration::from_millis(5);
@@ -32,6 +38,17 @@ pub struct ServerOptions {
     pub port: u16,
     /// Which settings.
     pub settings: Settings,
+    /// Its place among several nodes; `None` for one alone.
+    pub member: Option<Member>,
+}
+
+/// A node's place in a cluster.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Its number.
+    pub node: u16,
+    /// Ports on 127.0.0.1 at which the nodes take each other's connections, node 1 first.
+    pub peers: Arc<[u16]>,
 }
 
 /// Settings of a broker.
@@ -74,22 +91,61 @@ impl ServerOptions {
             log,
             port: free_port()?,
             settings: Settings::Default,
+            member: None,
         })
+    }
+
+    /// `nodes` nodes of one cluster, each with data and log of its own under `dir`.
+    pub fn cluster(dir: &Path, binary: &Path, nodes: u16, settings: Settings) -> anyhow::Result<Vec<Self>> {
+        let mut ports = BTreeSet::new();
+        while ports.len() < usize::from(nodes) * 2 {
+            ports.insert(free_port()?);
+        }
+        let ports: Vec<u16> = ports.into_iter().collect();
+        let (peers, own) = ports.split_at(usize::from(nodes));
+        let peers: Arc<[u16]> = peers.into();
+        let member = |(node, port): (u16, &u16)| Self {
+            binary: binary.to_owned(),
+            data: dir.join(format!("node-{node}")),
+            log: dir.join(format!("node-{node}.log")),
+            port: *port,
+            settings,
+            member: Some(Member {
+                node,
+                peers: Arc::clone(&peers),
+            }),
+        };
+        Ok((1..).zip(own).map(member).collect())
     }
 
     /// Writes the two configuration files beside the data; gives the node's.
     fn write_config(&self) -> anyhow::Result<PathBuf> {
         let node = self.data.with_extension("toml");
         let cluster = self.data.with_extension("cluster.toml");
-        std::fs::write(&cluster, "name = \"chaos\"\npartitions = 4\n")?;
+        std::fs::write(&cluster, self.cluster_text())?;
         let data = self.data.display();
         let listen = self.authority();
+        let number = self.member.as_ref().map_or(1, |member| member.node);
+        let storage = match self.settings {
+            Settings::Default => "",
+            Settings::TightStorage => TIGHT_STORAGE,
+        };
         let text = format!(
-            "cluster_file = {:?}\nlisten = {listen:?}\ndata_dir = \"{data}\"\n{TIGHT_STORAGE}",
+            "cluster_file = {:?}\nnode = {number}\nlisten = {listen:?}\ndata_dir = \"{data}\"\n{storage}",
             cluster.display().to_string()
         );
         std::fs::write(&node, text)?;
         Ok(node)
+    }
+
+    fn cluster_text(&self) -> String {
+        let mut text = format!("name = \"chaos\"\npartitions = {PARTITIONS}\n");
+        let peers = self.member.iter().flat_map(|member| member.peers.iter());
+        for (node, port) in (1..).zip(peers) {
+            let node: u16 = node;
+            let _infallible = write!(text, "\n[[nodes]]\nnode = {node}\npeer = \"127.0.0.1:{port}\"\n");
+        }
+        text
     }
 
     /// `host:port`.
@@ -124,14 +180,14 @@ impl Server {
         let log = OpenOptions::new().create(true).append(true).open(&options.log)?;
         let started = Instant::now();
         let mut command = Command::new(&options.binary);
-        match options.settings {
-            Settings::Default => command
+        match (options.settings, &options.member) {
+            (Settings::Default, None) => command
                 .arg("dev")
                 .arg("--data")
                 .arg(&options.data)
                 .arg("--listen")
                 .arg(&*options.authority()),
-            Settings::TightStorage => command.arg("serve").arg("--config").arg(options.write_config()?),
+            _ => command.arg("serve").arg("--config").arg(options.write_config()?),
         };
         let child = command
             .stdin(Stdio::null())
@@ -178,11 +234,42 @@ impl Server {
 
     /// SIGKILL, then waits for the end. Errors if the process had ended by itself: it should not have.
     pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.begin_kill()?;
+        self.end_kill()
+    }
+
+    /// Sends SIGKILL and does not wait. Errors if the process had ended by itself.
+    pub fn begin_kill(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the broker ended by itself with {status}:\n{}", self.log_tail());
         }
         self.child.kill()?;
+        Ok(())
+    }
+
+    /// Waits for the end after [`Self::begin_kill`].
+    pub fn end_kill(&mut self) -> anyhow::Result<()> {
         self.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGSTOP: it keeps its connections and answers nothing.
+    pub fn freeze(&mut self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&mut self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the broker ended by itself with {status}:\n{}", self.log_tail());
+        }
+        // It was not waited for, so the id is still its own.
+        let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(id.context("a process has an id above 0")?, signal)?;
         Ok(())
     }
 

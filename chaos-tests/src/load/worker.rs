@@ -36,20 +36,33 @@ impl Room {
 
 /// What a run is aimed at.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
-    pub(super) authority: Arc<str>,
-    pub(super) queue: String,
-    pub(super) lanes: u32,
-    pub(super) transaction_ids: bool,
+pub(crate) struct Target {
+    /// The nodes; the workers are spread over them.
+    pub(crate) authorities: Vec<Arc<str>>,
+    pub(crate) queue: String,
+    pub(crate) lanes: u32,
+    pub(crate) transaction_ids: bool,
     /// Times of a run count from here.
-    pub(super) epoch: Instant,
+    pub(crate) epoch: Instant,
     /// Since `epoch`: what ends in here counts, and work stops at its end.
-    pub(super) measured: Range<Duration>,
+    pub(crate) measured: Range<Duration>,
 }
 
 impl Target {
+    /// A run that is measured from its begin.
+    pub(crate) fn of(authorities: Vec<Arc<str>>, queue: &str, length: Duration) -> Self {
+        Self {
+            authorities,
+            queue: queue.to_owned(),
+            lanes: 16,
+            transaction_ids: false,
+            epoch: Instant::now(),
+            measured: Duration::ZERO..length,
+        }
+    }
+
     /// Makes the queue and registers the group.
-    pub(super) async fn prepare(&self, peer: &mut Peer) -> anyhow::Result<()> {
+    pub(crate) async fn prepare(&self, peer: &mut Peer) -> anyhow::Result<()> {
         peer.configure(&self.queue, serde_json::json!({"leaseTime": 30, "retryLimit": 4}))
             .await?;
         peer.pop(&self.query(1, None)).await?;
@@ -73,14 +86,14 @@ impl Target {
 
 /// What one worker did in the measured window.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) pushed: u64,
-    pub(super) acked: u64,
-    pub(super) latencies: Latencies,
+pub(crate) struct Tally {
+    pub(crate) pushed: u64,
+    pub(crate) acked: u64,
+    pub(crate) latencies: Latencies,
 }
 
 impl Tally {
-    pub(super) fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: Self) {
         self.pushed += other.pushed;
         self.acked += other.acked;
         self.latencies.merge(other.latencies);
@@ -99,7 +112,8 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(number: u32, target: &Arc<Target>, room: Option<Arc<Room>>) -> Self {
-        let peer = Peer::new(&target.authority);
+        let at = usize::try_from(number).unwrap_or(0) % target.authorities.len();
+        let peer = Peer::new(&target.authorities[at]);
         Self {
             number,
             target: Arc::clone(target),

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use chaos_tests::kill9;
 use chaos_tests::server::Settings;
+use chaos_tests::{cluster, kill9};
 use laneway_sim::oracle;
 use laneway_sim::oracle::history::{History, Op, Operation, Outcome, Popped, Reply};
 
@@ -73,6 +73,33 @@ async fn broker_killed_under_load_loses_and_doubles_nothing() {
     assert!(
         report.judgement.counts().items_dead_lettered > 0,
         "the load must reach the dead letters"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_nodes_lose_nothing_when_a_leader_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = cluster::Options {
+        binary: laneway(),
+        settings: Settings::TightStorage,
+        nodes: 3,
+        fault: cluster::Fault::KillLeader,
+        rounds: 2,
+        seconds_per_round: 2.0,
+        stop_seconds: 1.0,
+        lag_mib: 1,
+        seed: 1,
+        dir: dir.path().to_owned(),
+    };
+    let mut report = cluster::run(&options).await.unwrap();
+    report.print();
+    if !report.passed() {
+        panic!("see above; kept: {}", dir.keep().display());
+    }
+    assert!(
+        report.counts.ok > 50 && report.judgement.counts().digests > 0,
+        "{:?}",
+        report.counts
     );
 }
 

@@ -11,7 +11,6 @@ use laneway_core::ids::PartitionId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use route::QUORUM_LOST_ELECTIONS;
 pub(crate) use serve::{NodeService, Verb};
 
 use crate::api::RequestError;

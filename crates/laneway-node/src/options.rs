@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Largest number of partitions of a cluster.
 pub const PARTITIONS_MAX: u16 = 1024;
@@ -166,6 +167,9 @@ impl Default for StorageOptions {
     }
 }
 
+/// Election time-outs after which a leader without a quorum does not count as one.
+const QUORUM_LOST_ELECTIONS: u64 = 4;
+
 /// Raft timing.
 #[derive(Clone, Debug)]
 pub struct RaftOptions {
@@ -175,6 +179,13 @@ pub struct RaftOptions {
     pub election_ms_min: u64,
     /// Longest election time-out, in ms.
     pub election_ms_max: u64,
+}
+
+impl RaftOptions {
+    /// A leader that no quorum has acknowledged for so long does not count as one.
+    pub(crate) fn quorum_lost_after(&self) -> Duration {
+        Duration::from_millis(self.election_ms_max * QUORUM_LOST_ELECTIONS)
+    }
 }
 
 impl Default for RaftOptions {

@@ -19,9 +19,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// How long an answer may still come after another leader was seen: the old one may have committed and answered.
 const OLD_LEADER_GRACE: Duration = Duration::from_millis(200);
 
-/// A leader that no quorum has acknowledged for so many election time-outs does not count as one.
-pub(crate) const QUORUM_LOST_ELECTIONS: u64 = 4;
-
 /// Between two looks at whether the quorum is still there, while a request waits for it.
 const QUORUM_LOOK: Duration = Duration::from_millis(200);
 

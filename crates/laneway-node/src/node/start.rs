@@ -21,10 +21,10 @@ pub use outcome::{Recovered, StartError};
 
 use super::{ACTOR_STOP_WAIT, Inner, Node, Standing, close_wal, condemned};
 use crate::catalog::CatalogHandle;
-use crate::cluster::Pulses;
 use crate::clock::SystemClock;
+use crate::cluster::Pulses;
 use crate::identity::{Identity, IdentityError};
-use crate::leader::{NodeService, QUORUM_LOST_ELECTIONS};
+use crate::leader::NodeService;
 use crate::maintenance::{Disk, Maintenance, Work};
 use crate::options::{NodeOptions, PARTITIONS_DEFAULT, PARTITIONS_MAX};
 use crate::parking::Parking;
@@ -246,7 +246,8 @@ impl Foundation {
             checkpoint_bytes: Arc::clone(&checkpoint_bytes),
         })
         .map_err(|source| io_error("starting a thread", source))?;
-        let (recovered, net) = (self.recovered(started), self.options.peers);
+        let recovered = self.recovered(started);
+        let net = self.options.peers;
         let inner = Inner {
             parking_slots: Semaphore::new(limits.parked_pops_max as usize),
             limits,
@@ -255,9 +256,7 @@ impl Foundation {
             takeover: Duration::from_millis(net.as_ref().map_or(0, |net| net.takeover_ms)),
             addresses: net.map(|net| net.addresses).unwrap_or_default(),
             pulses: Pulses::default(),
-            quorum_lost_after: Duration::from_millis(
-                self.options.raft.election_ms_max * QUORUM_LOST_ELECTIONS,
-            ),
+            quorum_lost_after: self.options.raft.quorum_lost_after(),
             data_dir,
             started,
             tasks: Mutex::new(background(&catalog_handle, &handles)),

@@ -104,13 +104,7 @@ impl Running {
         self.timers.entry_applied(&*self.clock);
     }
 
-    fn apply_filed(
-        &mut self,
-        filed: Filed,
-        commands: Vec<Command>,
-        stamps: Stamps,
-        place: &BlobPlace<'_>,
-    ) {
+    fn apply_filed(&mut self, filed: Filed, commands: Vec<Command>, stamps: Stamps, place: &BlobPlace<'_>) {
         for (command, caller) in commands.into_iter().zip(filed.callers) {
             let reply = self.apply_command(command, stamps, place);
             let Some(caller) = caller else { continue };

@@ -38,8 +38,7 @@ impl Running {
                 // It takes the tail: plans that predict the lane's tail must know.
                 let key = (lane.queue, lane.name.into());
                 let tail = self.overlay.tail(&key).unwrap_or(lane.tail.0);
-                self.overlay
-                    .set_tail(key, tail + 1);
+                self.overlay.set_tail(key, tail + 1);
             }
         }
         Plan::Propose(command)
@@ -130,8 +129,7 @@ impl Running {
             items.push(decided);
         }
         if items.iter().any(|item| matches!(item, PushItem::Store)) {
-            self.overlay
-                .set_tail(lane_key, tail);
+            self.overlay.set_tail(lane_key, tail);
         }
         Ok(items)
     }

@@ -147,8 +147,7 @@ impl Running {
     /// One entry at a time: Raft may refuse an entry (its lease is over for a moment) and take the next one in the same term,
     /// and a plan that rests on an entry which never comes to be could call a message a duplicate of one that was never stored.
     fn may_propose(&self) -> bool {
-        self.office.is_some()
-            && self.filed.is_none()
+        self.office.is_some() && self.filed.is_none()
     }
 
     /// Forms and proposes an entry from the queue, unless one is in flight.

@@ -196,7 +196,10 @@ impl Node {
             let mut gathered = empty();
             let mut room = Room::new(request, row);
             for partition in self.candidates(row, request, start, look.hinted) {
-                match self.claim_from(partition, row, request, &room, look.confirmed).await {
+                match self
+                    .claim_from(partition, row, request, &room, look.confirmed)
+                    .await
+                {
                     Ok(Some(reply)) => room.take(reply, &mut gathered),
                     Ok(None) => {}
                     Err(error) if matches!(error.class, ErrorClass::Unavailable) => trouble = Some(error),
@@ -285,7 +288,12 @@ impl Node {
         };
         let partitions: Vec<PartitionId> = match (pinned(&request.source), queues.first()) {
             (Some(lane), Some(row)) => vec![self.partition_of_slot(Slot::of(row.id, lane)).id],
-            _ => self.inner.partitions.iter().map(|partition| partition.id).collect(),
+            _ => self
+                .inner
+                .partitions
+                .iter()
+                .map(|partition| partition.id)
+                .collect(),
         };
         let asked = partitions
             .into_iter()

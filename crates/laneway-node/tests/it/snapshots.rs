@@ -117,7 +117,11 @@ async fn serves_all(cluster: &Cluster, number: u16, rounds: usize) {
         let popped = pop(node, "q").await;
         let lane = popped.lanes.first().expect("a lane is left");
         let name = &lane.messages[0].transaction_id;
-        let number: usize = name.split('/').next_back().and_then(|number| number.parse().ok()).expect("names end in a number");
+        let number: usize = name
+            .split('/')
+            .next_back()
+            .and_then(|number| number.parse().ok())
+            .expect("names end in a number");
         let all: Vec<String> = (0..rounds).map(|round| payload(round, number)).collect();
         assert_eq!(payloads(&popped), all, "lane{number}");
         let last = format!("{}/{number}", rounds - 1);

@@ -1,5 +1,6 @@
 //! The end of a run: every group settles everything, then the dead letters are listed.
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
@@ -24,9 +25,18 @@ const fn max(a: u64, b: u64) -> u64 {
 /// A drain that takes longer has failed.
 const DRAIN_MAX: Duration = Duration::from_secs(180);
 
-/// Settles all that a group has left.
-pub(super) async fn drain(client: &mut Client, plan: &QueuePlan, group: &GroupPlan) -> anyhow::Result<()> {
+/// After a failure.
+const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Settles all that a group has left; gives the failures met. More than `patience` of them end it.
+pub(crate) async fn drain(
+    client: &mut Client,
+    plan: &QueuePlan,
+    group: &GroupPlan,
+    patience: u32,
+) -> anyhow::Result<u32> {
     let (started, mut quiet_since) = (Instant::now(), Instant::now());
+    let mut failures = Failures::new(plan, group, patience);
     while quiet_since.elapsed() < QUIET {
         if started.elapsed() > DRAIN_MAX {
             bail!(
@@ -46,30 +56,54 @@ pub(super) async fn drain(client: &mut Client, plan: &QueuePlan, group: &GroupPl
             lease_seconds: Some(LEASE_SECONDS_MAX),
             auto_ack: false,
         };
-        let claim = match client.pop(&query).await {
-            Attempt::Done(claim) => claim,
-            other => bail!(
-                "a pop of {} / {} failed with no fault going on: {other:?}",
-                plan.name,
-                group.name
-            ),
-        };
-        if claim.lanes.is_empty() {
-            continue;
+        match client.pop(&query).await {
+            Attempt::Done(claim) if claim.lanes.is_empty() => {}
+            Attempt::Done(claim) => {
+                complete(client, claim, &mut failures).await?;
+                quiet_since = Instant::now();
+            }
+            other => {
+                failures.meet("pop", &other).await?;
+                // It may have got a lease all the same.
+                quiet_since = Instant::now();
+            }
         }
-        quiet_since = Instant::now();
-        complete(client, plan, group, claim).await?;
     }
     client.record_drained(plan.name, group.name, !group.late);
-    Ok(())
+    Ok(failures.met)
 }
 
-async fn complete(
-    client: &mut Client,
-    plan: &QueuePlan,
-    group: &GroupPlan,
-    claim: Claim,
-) -> anyhow::Result<()> {
+/// What went wrong while nothing should.
+struct Failures<'a> {
+    plan: &'a QueuePlan,
+    group: &'a GroupPlan,
+    patience: u32,
+    met: u32,
+}
+
+impl<'a> Failures<'a> {
+    fn new(plan: &'a QueuePlan, group: &'a GroupPlan, patience: u32) -> Self {
+        Self {
+            plan,
+            group,
+            patience,
+            met: 0,
+        }
+    }
+
+    async fn meet<T: Debug>(&mut self, what: &str, attempt: &Attempt<T>) -> anyhow::Result<()> {
+        let (plan, group) = (self.plan.name, self.group.name);
+        self.met += 1;
+        ensure!(
+            self.met <= self.patience,
+            "{what} of {plan} / {group} failed with no fault going on: {attempt:?}"
+        );
+        tokio::time::sleep(FAILURE_PAUSE).await;
+        Ok(())
+    }
+}
+
+async fn complete(client: &mut Client, claim: Claim, failures: &mut Failures<'_>) -> anyhow::Result<()> {
     let targets: Vec<AckTarget> = claim
         .lanes
         .into_iter()
@@ -87,18 +121,32 @@ async fn complete(
             }
         })
         .collect();
-    match client.ack(plan.name, group.parameter(), &targets, None).await {
-        Attempt::Done(_) => Ok(()),
-        other => bail!(
-            "an ack of {} / {} failed with no fault going on: {other:?}",
-            plan.name,
-            group.name
-        ),
+    let (plan, group) = (failures.plan, failures.group);
+    loop {
+        match client.ack(plan.name, group.parameter(), &targets, None).await {
+            Attempt::Done(_) => return Ok(()),
+            other => failures.meet("an ack", &other).await?,
+        }
     }
 }
 
+/// Lists the dead letters of a drained queue, for the oracle.
+pub(crate) async fn list_dead_letters(
+    client: &mut Client,
+    plan: &QueuePlan,
+    patience: u32,
+) -> anyhow::Result<()> {
+    for _ in 0..=patience {
+        if let Attempt::Done(_) = client.list_dead_letters(plan.name, true).await {
+            return Ok(());
+        }
+        tokio::time::sleep(FAILURE_PAUSE).await;
+    }
+    bail!("cannot list the dead letters of {}", plan.name)
+}
+
 /// After the drain nothing of the queue is leased.
-pub(super) async fn check_no_lease_left(client: &mut Client, plan: &QueuePlan) -> anyhow::Result<()> {
+pub(crate) async fn check_no_lease_left(client: &mut Client, plan: &QueuePlan) -> anyhow::Result<()> {
     let path = format!("/api/v1/resources/queues/{}", path_segment(plan.name));
     let answer = client.raw(Call::get(&path, Duration::from_secs(10))).await?;
     ensure!(answer.status == 200, "{path}: {}", answer.brief());

@@ -6,7 +6,7 @@ use laneway_sim::oracle::history::{
     AckItem, AckedItem, DeadLetterSeen, Delivery, Op, Popped, PushItem, PushedItem, Replayed, Reply,
 };
 
-use super::client::{Attempt, Client, NoReply, status_word};
+use super::client::{Attempt, Client, NoReply, definite_code, status_word};
 use super::plan::QUEUE_LEASE_SECONDS;
 use crate::api::{self, PopQuery, PushBody, QUEUE_MODE_GROUP, path_segment};
 use crate::payload::{is_poison, payload_hash};
@@ -16,52 +16,52 @@ const PAGE_ROWS: usize = 1000;
 
 /// A message before it is pushed.
 #[derive(Clone, Debug)]
-pub(super) struct Draft {
-    pub(super) transaction_id: Option<String>,
-    pub(super) payload: String,
+pub(crate) struct Draft {
+    pub(crate) transaction_id: Option<String>,
+    pub(crate) payload: String,
 }
 
 /// Messages of one lane of a push.
 #[derive(Clone, Debug)]
-pub(super) struct LaneDrafts {
-    pub(super) lane: String,
-    pub(super) drafts: Vec<Draft>,
+pub(crate) struct LaneDrafts {
+    pub(crate) lane: String,
+    pub(crate) drafts: Vec<Draft>,
 }
 
 /// One lane of a pop.
 #[derive(Clone, Debug)]
-pub(super) struct ClaimedLane {
-    pub(super) lane: String,
-    pub(super) lane_id: String,
-    pub(super) messages: Vec<ClaimedMessage>,
+pub(crate) struct ClaimedLane {
+    pub(crate) lane: String,
+    pub(crate) lane_id: String,
+    pub(crate) messages: Vec<ClaimedMessage>,
 }
 
 /// One message of a pop.
 #[derive(Clone, Debug)]
-pub(super) struct ClaimedMessage {
-    pub(super) transaction_id: String,
-    pub(super) poison: bool,
+pub(crate) struct ClaimedMessage {
+    pub(crate) transaction_id: String,
+    pub(crate) poison: bool,
 }
 
 /// What a pop delivered.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Claim {
-    pub(super) lease_id: String,
-    pub(super) lanes: Vec<ClaimedLane>,
+pub(crate) struct Claim {
+    pub(crate) lease_id: String,
+    pub(crate) lanes: Vec<ClaimedLane>,
 }
 
 /// One target of an ack.
 #[derive(Clone, Debug)]
-pub(super) struct AckTarget {
-    pub(super) lane: String,
-    pub(super) lane_id: String,
-    pub(super) lease_id: Option<String>,
-    pub(super) items: Vec<AckItem>,
+pub(crate) struct AckTarget {
+    pub(crate) lane: String,
+    pub(crate) lane_id: String,
+    pub(crate) lease_id: Option<String>,
+    pub(crate) items: Vec<AckItem>,
 }
 
 impl Client {
     /// One push attempt over any number of lanes: one operation for each.
-    pub(super) async fn push(
+    pub(crate) async fn push(
         &mut self,
         queue: &str,
         lanes: &[LaneDrafts],
@@ -76,8 +76,7 @@ impl Client {
         let count = body.items();
         let sent = self
             .send(Method::POST, "/api/v1/push", body.finish().into(), request_id, 0)
-            .await
-            .over(lanes.len());
+            .await;
         let mut pushed = match &sent.result {
             Ok(answer) => self.read_pushed(answer, count),
             Err(_) => Ok(Vec::new()),
@@ -119,7 +118,7 @@ impl Client {
     }
 
     /// One pop attempt.
-    pub(super) async fn pop(&mut self, query: &PopQuery<'_>) -> Attempt<Claim> {
+    pub(crate) async fn pop(&mut self, query: &PopQuery<'_>) -> Attempt<Claim> {
         let wait_ms = query.wait_ms.unwrap_or(0);
         let sent = self
             .send(Method::GET, &query.path(), Bytes::new(), None, wait_ms)
@@ -149,7 +148,7 @@ impl Client {
     }
 
     /// One ack attempt over any number of targets of one group: one operation for each.
-    pub(super) async fn ack(
+    pub(crate) async fn ack(
         &mut self,
         queue: &str,
         group: Option<&str>,
@@ -158,10 +157,7 @@ impl Client {
     ) -> Attempt<Vec<AckedItem>> {
         let count = targets.iter().map(|target| target.items.len()).sum();
         let (path, body) = ack_request(group, targets, count == 1 && self.chance(50));
-        let sent = self
-            .send(Method::POST, path, body.into(), request_id, 0)
-            .await
-            .over(targets.len());
+        let sent = self.send(Method::POST, path, body.into(), request_id, 0).await;
         let acked = match &sent.result {
             Ok(answer) => self.read_acked(answer, count),
             Err(_) => Ok(Vec::new()),
@@ -205,7 +201,7 @@ impl Client {
     }
 
     /// One extension attempt; gives the number of lanes renewed.
-    pub(super) async fn extend(
+    pub(crate) async fn extend(
         &mut self,
         lease_id: &str,
         seconds: u64,
@@ -232,7 +228,7 @@ impl Client {
 
     /// Lists all dead letters of a queue. One page is one look at the state; while others change it, only a listing of
     /// a single page is one, and only such a listing is recorded.
-    pub(super) async fn list_dead_letters(
+    pub(crate) async fn list_dead_letters(
         &mut self,
         queue: &str,
         quiet: bool,
@@ -272,7 +268,7 @@ impl Client {
     }
 
     /// One replay attempt.
-    pub(super) async fn replay(&mut self, row: &api::DeadLetterRow, request_id: &str) -> Attempt<()> {
+    pub(crate) async fn replay(&mut self, row: &api::DeadLetterRow, request_id: &str) -> Attempt<()> {
         let path = format!("{}/retry", message_path(row));
         let sent = self
             .send(
@@ -303,7 +299,7 @@ impl Client {
     }
 
     /// One attempt to delete a dead letter.
-    pub(super) async fn delete_dead_letter(
+    pub(crate) async fn delete_dead_letter(
         &mut self,
         row: &api::DeadLetterRow,
         request_id: &str,
@@ -363,9 +359,9 @@ fn pushed_reply(items: Vec<api::PushedItem>) -> Result<Reply, NoReply> {
     {
         let code = item.code.as_deref().unwrap_or_default();
         let why = format!("items in error: {code}");
-        return Err(match code {
-            "overloaded" | "storage_full" => NoReply::Refused(why),
-            _ => NoReply::Unknown(why),
+        return Err(match definite_code(code) {
+            true => NoReply::Refused(why),
+            false => NoReply::Unknown(why),
         });
     }
     let pushed = items

@@ -10,7 +10,7 @@ use crate::api::DeadLetterRow;
 const ROWS_MAX: usize = 6;
 
 /// Works until the load is over.
-pub(super) async fn tend_dead_letters(mut client: Client, plan: &'static QueuePlan) {
+pub(crate) async fn tend_dead_letters(mut client: Client, plan: &'static QueuePlan) {
     while client.may_work().await {
         if let Attempt::Done(rows) = client.list_dead_letters(plan.name, false).await {
             for _ in 0..ROWS_MAX.min(rows.len()) {

@@ -6,50 +6,50 @@
 use crate::api::QUEUE_MODE_GROUP;
 
 /// Lease of a pop that asks for none.
-pub(super) const QUEUE_LEASE_SECONDS: u64 = 2;
+pub(crate) const QUEUE_LEASE_SECONDS: u64 = 2;
 
 /// Longest lease that any client asks for.
-pub(super) const LEASE_SECONDS_MAX: u64 = 3;
+pub(crate) const LEASE_SECONDS_MAX: u64 = 3;
 
 /// One queue of the load.
 #[derive(Debug)]
-pub(super) struct QueuePlan {
-    pub(super) name: &'static str,
-    pub(super) lanes: u32,
-    pub(super) retry_limit: u32,
-    pub(super) keeps_dead_letters: bool,
-    pub(super) dedup_window_seconds: u64,
+pub(crate) struct QueuePlan {
+    pub(crate) name: &'static str,
+    pub(crate) lanes: u32,
+    pub(crate) retry_limit: u32,
+    pub(crate) keeps_dead_letters: bool,
+    pub(crate) dedup_window_seconds: u64,
     /// Producers name their messages; else only request ids make a repeat safe.
-    pub(super) transaction_ids: bool,
+    pub(crate) transaction_ids: bool,
     /// Messages that every group has settled are deleted a second later.
-    pub(super) trims: bool,
-    pub(super) producers: u32,
-    pub(super) groups: &'static [GroupPlan],
+    pub(crate) trims: bool,
+    pub(crate) producers: u32,
+    pub(crate) groups: &'static [GroupPlan],
 }
 
 /// One consumer group.
 #[derive(Debug)]
-pub(super) struct GroupPlan {
-    pub(super) name: &'static str,
+pub(crate) struct GroupPlan {
+    pub(crate) name: &'static str,
     /// Its consumers fail messages and send them to the dead letters.
-    pub(super) fails: bool,
+    pub(crate) fails: bool,
     /// Share of its pops that settle at delivery, in percent.
-    pub(super) auto_ack_percent: u32,
+    pub(crate) auto_ack_percent: u32,
     /// Its consumers sometimes ack without a lease: the oracle then cannot tell what such a group missed.
-    pub(super) bare_acks: bool,
-    pub(super) consumers: u32,
+    pub(crate) bare_acks: bool,
+    pub(crate) consumers: u32,
     /// It is registered in mid-run, with mode `new`.
-    pub(super) late: bool,
+    pub(crate) late: bool,
 }
 
 impl GroupPlan {
     /// As a pop's parameter: queue mode is the absence of a name.
-    pub(super) fn parameter(&self) -> Option<&'static str> {
+    pub(crate) fn parameter(&self) -> Option<&'static str> {
         (self.name != QUEUE_MODE_GROUP).then_some(self.name)
     }
 }
 
-pub(super) const QUEUES: &[QueuePlan] = &[
+pub(crate) const QUEUES: &[QueuePlan] = &[
     QueuePlan {
         name: "orders",
         lanes: 6,
@@ -181,6 +181,6 @@ pub(super) const QUEUES: &[QueuePlan] = &[
 ];
 
 /// Name of a lane.
-pub(super) fn lane_name(number: u32) -> String {
+pub(crate) fn lane_name(number: u32) -> String {
     format!("lane-{number}")
 }

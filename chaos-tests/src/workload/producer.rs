@@ -15,7 +15,7 @@ const MESSAGES_MAX: u32 = 5;
 const POISON_PERCENT: u32 = 2;
 
 /// Pushes until the load is over.
-pub(super) async fn produce(mut client: Client, plan: &'static QueuePlan) {
+pub(crate) async fn produce(mut client: Client, plan: &'static QueuePlan) {
     let mut number = 0;
     let mut stored: Option<Vec<LaneDrafts>> = None;
     while client.may_work().await {

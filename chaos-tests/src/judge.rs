@@ -17,7 +17,7 @@ const SHOWN_MAX: usize = 10;
 const OPERATIONS_SHOWN_MAX: usize = 6;
 
 /// What is judged, by its number in the list of invariants.
-const INVARIANTS: [(u8, &str); 15] = [
+const INVARIANTS: [(u8, &str); 17] = [
     (1, "no acked push is lost or doubled"),
     (2, "nothing is read that was not pushed"),
     (3, "one offset, one value"),
@@ -33,6 +33,8 @@ const INVARIANTS: [(u8, &str); 15] = [
     (18, "after the drain each push is settled or dead"),
     (19, "a replay moves exactly once"),
     (21, "a transaction id names one message"),
+    (24, "replicas at one index are in one state"),
+    (25, "no answer of success is stale"),
 ];
 
 /// Verdict with what it takes to show it.
@@ -56,6 +58,11 @@ impl Judgement {
         self.verdict.violations.is_empty() && self.verdict.counts.retry_counters_unjudged == 0
     }
 
+    /// Violations of any invariant.
+    pub fn violations(&self) -> usize {
+        self.verdict.violations.len()
+    }
+
     /// What the history holds.
     pub fn counts(&self) -> oracle::Counts {
         self.verdict.counts
@@ -73,6 +80,10 @@ impl Judgement {
             counts.items_acked,
             counts.items_dead_lettered,
             counts.replayed
+        ));
+        say(format_args!(
+            "and {} empty answers of pops, {} digests",
+            counts.empty_pops_judged, counts.digests
         ));
         for (invariant, name) in INVARIANTS {
             let violations = self.violations_of(invariant);

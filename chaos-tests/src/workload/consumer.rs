@@ -14,7 +14,7 @@ use crate::api::PopQuery;
 const SINGLE_ACKS_MAX: usize = 6;
 
 /// Consumes until the load is over.
-pub(super) async fn consume(mut client: Client, plan: &'static QueuePlan, group: &'static GroupPlan) {
+pub(crate) async fn consume(mut client: Client, plan: &'static QueuePlan, group: &'static GroupPlan) {
     while client.may_work().await {
         let auto_ack = client.chance(group.auto_ack_percent);
         let lease_seconds = client
@@ -232,9 +232,8 @@ impl Handling<'_> {
                     }
                     return items.iter().all(|item| item.success);
                 }
-                Attempt::Refused => return false,
                 Attempt::NotSent => continue,
-                Attempt::Unknown => attempts += 1,
+                Attempt::Refused | Attempt::Unknown => attempts += 1,
             }
             if !self.client.again(attempts).await {
                 return false;
