@@ -164,8 +164,8 @@ pub enum TransferError {
         /// How many it lacks.
         entries: u64,
     },
-    /// This replica still holds the lead, but takes no proposals, until somebody is elected.
-    #[error("the lead did not pass on in time")]
+    /// Another node was elected instead; or nobody yet: then no proposals are taken until somebody is.
+    #[error("the lead did not go to that node in time")]
     NotTaken,
     /// The group ended.
     #[error("the raft group has ended")]

@@ -91,7 +91,7 @@ impl Group {
         }
     }
 
-    /// Hands the lead to the voter `to`; `Ok` at once if it leads already, otherwise once this replica leads no more.
+    /// Hands the lead to the voter `to`; `Ok` at once if it leads already, otherwise once it does.
     ///
     /// While it passes on, proposals are refused, and should `to` not take it, the others elect somebody after their time-out. So a
     /// target that is no voter, or lacks more than [`TRANSFER_LAG_MAX`] entries, is refused; whether it is connected is for the
@@ -111,11 +111,14 @@ impl Group {
             .transfer_leader(to)
             .await
             .map_err(|_| TransferError::Stopped)?;
-        let passed = leadership.wait_for(|seen| !seen.is_self || seen.term != now.term);
+        // Between the two nobody leads; and should `to` not take it, somebody else is elected.
+        let passed = leadership.wait_for(|seen| {
+            seen.term != now.term && (seen.is_self || seen.leader.is_some())
+        });
         match tokio::time::timeout(TRANSFER_WAIT, passed).await {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(seen)) if seen.leader == Some(to) => Ok(()),
             Ok(Err(_)) => Err(TransferError::Stopped),
-            Err(_) => Err(TransferError::NotTaken),
+            Ok(Ok(_)) | Err(_) => Err(TransferError::NotTaken),
         }
     }
 

@@ -12,6 +12,9 @@ pub(crate) const FREE_SUFFIX: &str = ".free";
 /// Ending of a file that is being made; removed at the next start.
 pub(crate) const UNFINISHED_SUFFIX: &str = ".tmp";
 
+/// Bytes of a new file that are written before they are synced.
+const FILL_STEP_BYTES: u64 = 1024 * 1024;
+
 /// A free file under its pool name.
 #[derive(Debug)]
 pub(crate) struct FreeFile {
@@ -104,9 +107,17 @@ impl Pool {
         let file = self.vfs.create(unfinished)?;
         failpoint::hit("pool-created");
         file.preallocate(self.segment_bytes)?;
-        file.write_zeros(0, self.segment_bytes)?;
-        failpoint::hit("pool-filled");
-        file.sync_data()?;
+        let mut at = 0;
+        while at < self.segment_bytes {
+            let step = FILL_STEP_BYTES.min(self.segment_bytes - at);
+            file.write_zeros(at, step)?;
+            at += step;
+            if at == self.segment_bytes {
+                failpoint::hit("pool-filled");
+            }
+            // Small steps: the log's own syncs would wait behind the write-back of a whole segment.
+            file.sync_data()?;
+        }
         failpoint::hit("pool-synced");
         self.vfs.rename(unfinished, path)?;
         failpoint::hit("pool-renamed");
