@@ -170,7 +170,8 @@ pub(crate) async fn open_group(
             .await
             .map_err(|error| start_error(error.to_string()))?;
     }
-    if !found.received && !group.is_member() {
+    // One of several nodes may have been removed, or wait to be added; its number and cluster are checked elsewhere.
+    if context.peers.is_none() && !found.received && !group.is_member() {
         group.shutdown().await;
         return Err(OpenError::OtherIdentity {
             dir: context.dir.clone(),

@@ -13,8 +13,7 @@ pub const FILTER_VARIABLE: &str = "LANEWAY_LOG";
 
 /// Without it: our own state changes, and what others warn of; but openraft warns of races that it then handles itself, and
 /// tells of errors that it also returns.
-const FILTER_DEFAULT: &str =
-    "info,openraft=error,openraft::raft::api=off,openraft::core::sm=off,sled=warn,ractor=warn";
+const FILTER_DEFAULT: &str = "info,openraft=off,sled=warn,ractor=warn";
 
 /// Form of the log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]

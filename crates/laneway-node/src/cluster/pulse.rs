@@ -17,20 +17,30 @@ const ASK_EVERY: Duration = Duration::from_millis(300);
 /// A peer that has not answered for so long does not run, as far as requests are concerned.
 const SILENT_AFTER: Duration = Duration::from_millis(1_500);
 
-/// When each peer last answered.
+/// When each peer last answered, and whether its disk was low then.
 #[derive(Debug, Default)]
-pub(crate) struct Pulses(Mutex<HashMap<u16, Instant>>);
+pub(crate) struct Pulses(Mutex<HashMap<u16, (Instant, bool)>>);
 
 impl Pulses {
-    fn heard(&self, peer: u16) {
+    fn heard(&self, peer: u16, disk_is_low: bool) {
         let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.insert(peer, Instant::now());
+        heard.insert(peer, (Instant::now(), disk_is_low));
+    }
+
+    fn last(&self, peer: u16) -> Option<(Instant, bool)> {
+        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.get(&peer).copied()
     }
 
     /// Whether the peer has answered of late.
     pub(crate) fn answers(&self, peer: u16) -> bool {
-        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.get(&peer).is_some_and(|at| at.elapsed() < SILENT_AFTER)
+        self.last(peer).is_some_and(|(at, _)| at.elapsed() < SILENT_AFTER)
+    }
+
+    /// Whether the peer answers and has room on its disk: it can lead.
+    pub(super) fn has_room(&self, peer: u16) -> bool {
+        self.last(peer)
+            .is_some_and(|(at, disk_is_low)| at.elapsed() < SILENT_AFTER && !disk_is_low)
     }
 }
 
@@ -43,8 +53,8 @@ pub(crate) async fn feel_pulses(node: Node, peers: Peers) {
 async fn ask(node: &Node, peers: &Peers, peer: u16) {
     loop {
         let question = vec![Bytes::from_static(&[Verb::Ping as u8])];
-        if peers.call(peer, SILENT_AFTER, question).await.is_ok() {
-            node.inner.pulses.heard(peer);
+        if let Ok(answer) = peers.call(peer, SILENT_AFTER, question).await {
+            node.inner.pulses.heard(peer, answer.first() == Some(&1));
         }
         tokio::time::sleep(ASK_EVERY).await;
     }

@@ -84,7 +84,9 @@ impl Tender {
             return;
         }
         let mut outcome = self.replace(id, &group).await;
-        if outcome.is_ok() {
+        if outcome.is_ok() && self.node.inner.disk.is_low() {
+            outcome = self.give_away(id, &group).await;
+        } else if outcome.is_ok() {
             outcome = self.spread(id, &group).await;
         }
         if let Err(why) = outcome {
@@ -132,6 +134,22 @@ impl Tender {
         Ok(())
     }
 
+    /// Without room on the disk this node refuses pushes: another one leads, if there is one with room.
+    async fn give_away(&self, id: PartitionId, group: &Group) -> Result<(), String> {
+        let mut voters = group.members().voters;
+        voters.retain(|voter| self.node.inner.pulses.has_room(node_number(*voter)));
+        if voters.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(partition = %id, "the disk is low: another node is to lead");
+        let change = Change {
+            node: &self.node,
+            id,
+            group,
+        };
+        change.hand_over(&voters).await.map_err(|error| error.message)
+    }
+
     /// The groups' leads go round the voters in the order of their numbers.
     async fn spread(&self, id: PartitionId, group: &Group) -> Result<(), String> {
         let long_led = self
@@ -159,7 +177,8 @@ impl Tender {
             id,
             group,
         };
-        if !long_there || members.joint || !change.is_caught_up(*wanted) {
+        let has_room = self.node.inner.pulses.has_room(node_number(*wanted));
+        if !long_there || !has_room || members.joint || !change.is_caught_up(*wanted) {
             return Ok(());
         }
         tracing::info!(partition = %id, to = node_number(*wanted), "the lead goes to the node whose turn it is");

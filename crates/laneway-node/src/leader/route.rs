@@ -85,7 +85,19 @@ impl Node {
         }
         let seen = *place.leadership.borrow();
         let Some(leader) = seen.leader else {
-            return Some(format!("{name} has no leader"));
+            let us = self.inner.standing.identity();
+            let is_member = place.group.as_ref().is_some_and(|group| {
+                let members = group.members();
+                members.voters.contains(&us.raft_id()) || members.learners.contains(&us.raft_id())
+            });
+            return Some(if is_member {
+                format!("{name} has no leader")
+            } else {
+                format!(
+                    "{name} has no member here yet: the others add this node by themselves when it was one of them, else laneway ctl cluster add-node {} does",
+                    us.node
+                )
+            });
         };
         if seen.is_self {
             return if !place.serving {

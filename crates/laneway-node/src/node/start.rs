@@ -301,7 +301,7 @@ pub(super) async fn start_node(
             tracing::error!(
                 reason = %error,
                 moved_to = %aside.display(),
-                "the data of this node is damaged: it starts empty and gets everything from the others; delete the folder when they have"
+                "the data of this node is damaged and moved aside: nothing needs to be restored, it starts empty and gets everything from the others; delete the folder when it has"
             );
             open_and_build(options, vfs).await
         }

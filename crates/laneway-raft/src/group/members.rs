@@ -112,9 +112,8 @@ impl Group {
             .await
             .map_err(|_| TransferError::Stopped)?;
         // Between the two nobody leads; and should `to` not take it, somebody else is elected.
-        let passed = leadership.wait_for(|seen| {
-            seen.term != now.term && (seen.is_self || seen.leader.is_some())
-        });
+        let passed =
+            leadership.wait_for(|seen| seen.term != now.term && (seen.is_self || seen.leader.is_some()));
         match tokio::time::timeout(TRANSFER_WAIT, passed).await {
             Ok(Ok(seen)) if seen.leader == Some(to) => Ok(()),
             Ok(Err(_)) => Err(TransferError::Stopped),

@@ -118,7 +118,7 @@ impl fmt::Display for Refused {
             ),
             Self::Twin { node, ours, theirs } => write!(
                 f,
-                "another process serves as node {node} with data generation {:012x}, this one has {:012x}: stop one of the two",
+                "another process serves as node {node} with data generation {:012x}, this one has {:012x}: stop one of the two; if the other is gone for good, this one is let in once nothing was heard of it for generation_takeover_ms",
                 ours & crate::GENERATION_MAX,
                 theirs & crate::GENERATION_MAX
             ),

@@ -127,7 +127,10 @@ impl Link {
 
     fn log_attempt(&self, failures: u32, reason: &str) {
         let same = matches!(&*self.state(), State::Down(last) if last == reason);
-        if failures <= ATTEMPTS_LOGGED || !same {
+        // The three connections to a peer share their fate: one line is enough.
+        if self.class != Class::Control {
+            tracing::debug!(node = self.node, class = ?self.class, address = self.address, reason, "cannot connect to peer");
+        } else if failures <= ATTEMPTS_LOGGED || !same {
             tracing::warn!(node = self.node, class = ?self.class, address = self.address, reason, "cannot connect to peer");
         }
     }

@@ -146,7 +146,7 @@ pub struct Recovered {
     pub cluster_id: String,
     /// WAL segments read.
     pub wal_segments: usize,
-    /// Log entries after the checkpoints, applied again.
+    /// Log entries in them.
     pub entries: u64,
     /// Bytes of a torn last write that were cut; nobody was told that they were stored.
     pub torn_bytes_cut: u64,
@@ -161,7 +161,7 @@ impl fmt::Display for Recovered {
         }
         write!(
             f,
-            "{} wal segments, {} entries above checkpoints",
+            "{} wal segments with {} entries",
             self.wal_segments, self.entries
         )?;
         if self.torn_bytes_cut > 0 {
