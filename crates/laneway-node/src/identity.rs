@@ -132,9 +132,13 @@ impl Identity {
     }
 }
 
-/// Write, sync, rename, sync the directory: the file is there whole or not at all.
-fn write_whole(vfs: &dyn Vfs, dir: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+/// Write, sync, rename, sync the directory: the file is there whole or not at all. What a crash in the middle left is written
+/// over.
+pub(crate) fn write_whole(vfs: &dyn Vfs, dir: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let unfinished = file.with_extension("tmp");
+    if vfs.exists(&unfinished)? {
+        vfs.remove(&unfinished)?;
+    }
     let out = vfs.create(&unfinished)?;
     out.write_at(bytes, 0)?;
     out.sync_data()?;

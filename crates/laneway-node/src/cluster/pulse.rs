@@ -17,14 +17,14 @@ const ASK_EVERY: Duration = Duration::from_millis(300);
 /// A peer that has not answered for so long does not run, as far as requests are concerned.
 const SILENT_AFTER: Duration = Duration::from_millis(1_500);
 
-/// When each peer last answered, and whether its disk was low then.
+/// When each peer last answered, and whether it was fit to lead then.
 #[derive(Debug, Default)]
 pub(crate) struct Pulses(Mutex<HashMap<u16, (Instant, bool)>>);
 
 impl Pulses {
-    fn heard(&self, peer: u16, disk_is_low: bool) {
+    fn heard(&self, peer: u16, fit: bool) {
         let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.insert(peer, (Instant::now(), disk_is_low));
+        heard.insert(peer, (Instant::now(), fit));
     }
 
     fn last(&self, peer: u16) -> Option<(Instant, bool)> {
@@ -37,10 +37,10 @@ impl Pulses {
         self.last(peer).is_some_and(|(at, _)| at.elapsed() < SILENT_AFTER)
     }
 
-    /// Whether the peer answers and has room on its disk: it can lead.
-    pub(super) fn has_room(&self, peer: u16) -> bool {
+    /// Whether the peer answers and says that it is [fit to lead](Node::is_fit_to_lead).
+    pub(super) fn is_fit(&self, peer: u16) -> bool {
         self.last(peer)
-            .is_some_and(|(at, disk_is_low)| at.elapsed() < SILENT_AFTER && !disk_is_low)
+            .is_some_and(|(at, fit)| at.elapsed() < SILENT_AFTER && fit)
     }
 }
 
@@ -54,7 +54,7 @@ async fn ask(node: &Node, peers: &Peers, peer: u16) {
     loop {
         let question = vec![Bytes::from_static(&[Verb::Ping as u8])];
         if let Ok(answer) = peers.call(peer, SILENT_AFTER, question).await {
-            node.inner.pulses.heard(peer, answer.first() == Some(&1));
+            node.inner.pulses.heard(peer, answer.first() == Some(&0));
         }
         tokio::time::sleep(ASK_EVERY).await;
     }

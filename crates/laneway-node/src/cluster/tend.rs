@@ -84,7 +84,7 @@ impl Tender {
             return;
         }
         let mut outcome = self.replace(id, &group).await;
-        if outcome.is_ok() && self.node.inner.disk.is_low() {
+        if outcome.is_ok() && !self.node.is_fit_to_lead() {
             outcome = self.give_away(id, &group).await;
         } else if outcome.is_ok() {
             outcome = self.spread(id, &group).await;
@@ -134,14 +134,14 @@ impl Tender {
         Ok(())
     }
 
-    /// Without room on the disk this node refuses pushes: another one leads, if there is one with room.
+    /// Another node leads, if there is one that can do better.
     async fn give_away(&self, id: PartitionId, group: &Group) -> Result<(), String> {
         let mut voters = group.members().voters;
-        voters.retain(|voter| self.node.inner.pulses.has_room(node_number(*voter)));
+        voters.retain(|voter| self.node.inner.pulses.is_fit(node_number(*voter)));
         if voters.is_empty() {
             return Ok(());
         }
-        tracing::info!(partition = %id, "the disk is low: another node is to lead");
+        tracing::info!(partition = %id, "the disk is low or files are damaged: another node is to lead");
         let change = Change {
             node: &self.node,
             id,
@@ -177,8 +177,8 @@ impl Tender {
             id,
             group,
         };
-        let has_room = self.node.inner.pulses.has_room(node_number(*wanted));
-        if !long_there || !has_room || members.joint || !change.is_caught_up(*wanted) {
+        let is_fit = self.node.inner.pulses.is_fit(node_number(*wanted));
+        if !long_there || !is_fit || members.joint || !change.is_caught_up(*wanted) {
             return Ok(());
         }
         tracing::info!(partition = %id, to = node_number(*wanted), "the lead goes to the node whose turn it is");
@@ -190,6 +190,15 @@ impl Tender {
 }
 
 impl Node {
+    /// Whether requests that come here are served: with a low disk pushes are refused, with damaged files whatever needs them.
+    pub(crate) fn is_fit_to_lead(&self) -> bool {
+        let damaged = self.inner.partitions.iter().any(|partition| {
+            let stores = partition.stores();
+            stores.is_ok_and(|stores| !stores.damaged().is_empty())
+        });
+        !damaged && !self.inner.disk.is_low()
+    }
+
     /// Hands the lead of every group to another node that is there, so that nobody has to notice that this one stops. Returns
     /// within seconds, whatever comes of it.
     pub async fn hand_over(&self) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use laneway_storage::vfs::Vfs;
 
 use super::Node;
+use crate::identity::write_whole;
 use crate::partition::PartitionHandle;
 use crate::router::requests::Confirm;
 
@@ -43,12 +44,7 @@ pub(super) async fn judge_gaps(node: Node, vfs: Arc<dyn Vfs>) {
         let file = node.inner.data_dir.join(FILE);
         let (vfs, dir) = (Arc::clone(&vfs), node.inner.data_dir.clone());
         let text = reason.clone();
-        let written = tokio::task::spawn_blocking(move || {
-            let out = vfs.create(&file)?;
-            out.write_at(text.as_bytes(), 0)?;
-            out.sync_data()?;
-            vfs.sync_dir(&dir)
-        });
+        let written = tokio::task::spawn_blocking(move || write_whole(&*vfs, &dir, &file, text.as_bytes()));
         match written
             .await
             .map_err(std::io::Error::other)

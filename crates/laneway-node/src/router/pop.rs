@@ -196,6 +196,10 @@ impl Node {
             let mut gathered = empty();
             let mut room = Room::new(request, row);
             for partition in self.candidates(row, request, start, look.hinted) {
+                // One wait for a leader is enough for a pop that other partitions can still answer.
+                if trouble.is_some() && self.lack_of(partition.id).is_some() {
+                    continue;
+                }
                 match self
                     .claim_from(partition, row, request, &room, look.confirmed)
                     .await

@@ -43,20 +43,25 @@ impl Cluster {
 
     /// The same, on options of the caller's own.
     pub(crate) async fn start_with(tune: fn(&mut NodeOptions)) -> Self {
-        let addresses = (1..).zip(free_ports(3));
-        let addresses = addresses.map(|(node, port)| (node, format!("127.0.0.1:{port}")));
-        let mut cluster = Self {
-            _only: ONE_CLUSTER.lock().await,
-            nodes: vec![None, None, None],
-            dirs: (0..3).map(|_| tempfile::tempdir().expect("a folder")).collect(),
-            addresses: addresses.collect(),
-            tune,
-        };
+        let mut cluster = Self::unstarted(tune).await;
         for at in 0..3 {
             cluster.start_node(at).await;
         }
         cluster.ready().await;
         cluster
+    }
+
+    /// Folders and addresses only.
+    async fn unstarted(tune: fn(&mut NodeOptions)) -> Self {
+        let addresses = (1..).zip(free_ports(3));
+        let addresses = addresses.map(|(node, port)| (node, format!("127.0.0.1:{port}")));
+        Self {
+            _only: ONE_CLUSTER.lock().await,
+            nodes: vec![None, None, None],
+            dirs: (0..3).map(|_| tempfile::tempdir().expect("a folder")).collect(),
+            addresses: addresses.collect(),
+            tune,
+        }
     }
 
     fn options(&self, at: usize) -> NodeOptions {
@@ -121,6 +126,20 @@ impl Cluster {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn founding_goes_on_after_a_crash_while_the_identity_was_written() {
+    let mut cluster = Cluster::unstarted(|_| ()).await;
+    for at in 0..3 {
+        std::fs::write(cluster.dir(at).join("identity.tmp"), "laneway-ident").unwrap();
+        cluster.start_node(at).await;
+        // As if it had died in the second write, when it learns the cluster's id.
+        std::fs::write(cluster.dir(at).join("identity.tmp"), "laneway-ident").unwrap();
+    }
+    cluster.ready().await;
+    push(cluster.node(0), vec![item("q", "a", "1", "1")]).await;
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
