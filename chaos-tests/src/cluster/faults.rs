@@ -181,9 +181,7 @@ impl Run {
                 *sum += count;
             }
         }
-        self.nodes
-            .ready(victim, READY_MAX + length * 2 + at.elapsed())
-            .await?;
+        self.nodes.ready(victim, READY_MAX).await?;
         self.note(format!("node {victim} is ready again"));
         Ok(())
     }

@@ -61,7 +61,9 @@ impl Tender {
             return;
         };
         for peer in peers.nodes() {
-            match self.node.raft_id_of(peer) {
+            // A process that was frozen kept its connections, but not up with the others.
+            let answers = self.node.inner.pulses.answers(peer);
+            match self.node.raft_id_of(peer).filter(|_| answers) {
                 None => drop(self.seen.remove(&peer)),
                 Some(raft_id) => {
                     let seen = self.seen.entry(peer).or_insert_with(|| (raft_id, Instant::now()));
