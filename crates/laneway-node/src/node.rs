@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::catalog::CatalogHandle;
 use crate::cluster::{Pulses, feel_pulses};
+use crate::identity::write_whole;
 use crate::maintenance::{Disk, Maintenance};
 use crate::metrics::NodeCounters;
 use crate::options::{NodeLimits, NodeOptions};
@@ -71,6 +72,13 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Notes for the next start how many voters each group has at least, if this node is one of them: whether damaged data
+    /// can come from the others. Blocking.
+    pub(crate) fn note_voters(&self, vfs: &dyn Vfs, voters: usize) -> std::io::Result<()> {
+        let file = self.data_dir.join(start::aside::VOTERS_FILE);
+        write_whole(vfs, &self.data_dir, &file, format!("{voters}\n").as_bytes())
+    }
+
     /// All groups that are open here: the partitions', then the catalog's.
     pub(crate) fn groups(&self) -> impl Iterator<Item = Group> + '_ {
         let partitions = self.partitions.iter().map(|partition| partition.group());
@@ -93,7 +101,7 @@ impl Node {
         let Some(peers) = &self.inner.peers else { return };
         let founding = founding::found_or_join(self.clone(), peers.clone());
         let telling = crate::parking::tell_interests(self.clone(), peers.clone());
-        let tending = crate::cluster::tend(self.clone(), self.inner.takeover);
+        let tending = crate::cluster::tend(self.clone(), self.inner.takeover, Arc::clone(&vfs));
         self.inner
             .tasks
             .lock()

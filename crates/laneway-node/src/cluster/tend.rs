@@ -1,11 +1,13 @@
 //! What leaders do of their own accord: put new data of a node in the place of its old one, spread the lead over the nodes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use laneway_core::ids::PartitionId;
 use laneway_raft::{Group, node_number};
+use laneway_storage::vfs::Vfs;
 use tokio::time::Instant;
 
 use super::change::Change;
@@ -32,22 +34,28 @@ struct Tender {
     /// Since when this node leads each group.
     led: HashMap<PartitionId, Instant>,
     not_before: HashMap<PartitionId, Instant>,
+    vfs: Arc<dyn Vfs>,
+    /// Fewest voters of any group, as last noted on disk.
+    voters_noted: Option<usize>,
 }
 
 /// Runs until the task is aborted.
-pub(crate) async fn tend(node: Node, takeover: Duration) {
+pub(crate) async fn tend(node: Node, takeover: Duration, vfs: Arc<dyn Vfs>) {
     let mut tender = Tender {
         node,
         takeover,
         seen: HashMap::new(),
         led: HashMap::new(),
         not_before: HashMap::new(),
+        vfs,
+        voters_noted: None,
     };
     let mut rounds = tokio::time::interval(ROUND);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
         tender.look_at_peers();
+        tender.note_voters().await;
         let groups: Vec<PartitionId> = tender.node.group_ids().collect();
         for id in groups {
             tender.tend_group(id).await;
@@ -72,6 +80,30 @@ impl Tender {
                     }
                 }
             }
+        }
+    }
+
+    async fn note_voters(&mut self) {
+        let us = self.node.inner.standing.identity().raft_id();
+        let members = self
+            .node
+            .group_ids()
+            .map(|id| Some(self.node.group(id)?.members().voters));
+        let Some(members) = members.collect::<Option<Vec<_>>>() else {
+            // A replica is being opened.
+            return;
+        };
+        let votes_in = |voters: &BTreeSet<u64>| if voters.contains(&us) { voters.len() } else { 0 };
+        let fewest = members.iter().map(votes_in).min().unwrap_or(0);
+        if self.voters_noted == Some(fewest) {
+            return;
+        }
+        let (node, vfs) = (self.node.clone(), Arc::clone(&self.vfs));
+        let noted = tokio::task::spawn_blocking(move || node.inner.note_voters(&*vfs, fewest)).await;
+        match noted.map_err(std::io::Error::other).and_then(|noted| noted) {
+            Ok(()) => self.voters_noted = Some(fewest),
+            // A full disk: it is tried again in the next round.
+            Err(error) => tracing::debug!(%error, "the number of voters cannot be noted"),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Opens a data directory and starts everything on it, or says why not.
 
-mod aside;
+pub(super) mod aside;
 mod outcome;
 
 use std::fmt;
@@ -291,7 +291,7 @@ pub(super) async fn start_node(
     vfs: Arc<dyn Vfs>,
 ) -> Result<(Node, Recovered), StartError> {
     match open_and_build(options.clone(), Arc::clone(&vfs)).await {
-        Err(error) if aside::can_be_replaced(&options, &error) => {
+        Err(error) if aside::can_be_replaced(&*vfs, &options, &error) => {
             let dir = options.data_dir.clone();
             let moving_in = Arc::clone(&vfs);
             let moved = tokio::task::spawn_blocking(move || aside::set_aside(&*moving_in, &dir)).await;

@@ -460,8 +460,22 @@ async fn wiped_node_comes_back_with_everything() {
 async fn damaged_data_is_moved_aside_and_comes_from_the_others() {
     let mut cluster = Cluster::start().await;
     push_much(&cluster, "first").await;
+    let noted = cluster.dir(1).join("voters");
+    let deadline = Instant::now() + SOON;
+    while !std::fs::read_to_string(&noted).is_ok_and(|voters| voters.trim() == "3") {
+        assert!(Instant::now() < deadline, "three voters are noted");
+        tokio::task::yield_now().await;
+    }
     cluster.stop_node(1).await;
     std::fs::remove_dir_all(cluster.dir(1).join("wal")).unwrap();
+    // Of a lone voter nobody else has the data: it is never moved aside.
+    std::fs::write(&noted, "1\n").unwrap();
+    let refused = Node::start(cluster.options(1)).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("the log of data directory"),
+        "{refused}"
+    );
+    std::fs::write(&noted, "3\n").unwrap();
     cluster.start_node(1).await;
     push_much(&cluster, "second").await;
     cluster.ready().await;

@@ -13,22 +13,31 @@ use crate::options::NodeOptions;
 use crate::partition::OpenError;
 
 /// Fewer voters than this, and the others could not do without this node's vote while it learns.
-const NODES_MIN: usize = 3;
+const VOTERS_MIN: usize = 3;
+
+/// How many voters each group had at least, this node among them, when it last ran.
+pub(in crate::node) const VOTERS_FILE: &str = "voters";
 
 /// What is moved: all that belongs to the data generation.
-const DATA: [&str; 6] = [
+const DATA: [&str; 7] = [
     "identity",
     "wal",
     "partitions",
     "catalog",
     "rows",
+    VOTERS_FILE,
     super::condemned::FILE,
 ];
 
-/// Whether the others can give this node its data back.
-pub(super) fn can_be_replaced(options: &NodeOptions, error: &StartError) -> bool {
-    let nodes = options.peers.as_ref().map_or(0, |net| net.addresses.len());
-    nodes >= NODES_MIN && is_damage(error)
+/// Whether the others can give this node its data back: they can if they were enough when it last ran. The cluster file does not
+/// tell, as nodes may stand in it before they are added. Blocking.
+pub(super) fn can_be_replaced(vfs: &dyn Vfs, options: &NodeOptions, error: &StartError) -> bool {
+    if options.peers.is_none() || !is_damage(error) {
+        return false;
+    }
+    let noted = vfs.read(&options.data_dir.join(VOTERS_FILE)).ok();
+    let voters = noted.and_then(|text| String::from_utf8(text.to_vec()).ok()?.trim().parse().ok());
+    voters.is_some_and(|voters: usize| voters >= VOTERS_MIN)
 }
 
 fn is_damage(error: &StartError) -> bool {
