@@ -10,8 +10,6 @@ const FILE: &str = "identity";
 const HEADER: &str = "laneway-identity 2";
 /// Without voters: of a cluster of this one node.
 const HEADER_1: &str = "laneway-identity 1";
-/// A node id is the node's number in the upper 16 bits and the data generation in the others.
-const GENERATION_BITS: u32 = 48;
 
 /// Identity of a data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,12 +52,7 @@ pub(crate) enum IdentityError {
 impl Identity {
     /// Raft's id of this node and data generation.
     pub(crate) fn raft_id(&self) -> u64 {
-        u64::from(self.node) << GENERATION_BITS | self.generation
-    }
-
-    /// The node's number in a Raft id.
-    pub(crate) fn node_of(raft_id: u64) -> u16 {
-        u16::try_from(raft_id >> GENERATION_BITS).expect("16 bits are left")
+        laneway_raft::node_id(self.node, self.generation)
     }
 
     /// Reads the file; `None` when the directory has none.
@@ -103,9 +96,12 @@ impl Identity {
         let cluster_id = u64::from_str_radix(&field("cluster-id")?, 16).ok()?;
         let node = field("node")?.parse().ok()?;
         let generation = u64::from_str_radix(&field("generation")?, 16).ok()?;
+        if generation > laneway_raft::GENERATION_MAX {
+            return None;
+        }
         let partitions = field("partitions")?.parse().ok()?;
         let voters = if header == HEADER_1 {
-            vec![u64::from(node) << GENERATION_BITS | generation]
+            vec![laneway_raft::node_id(node, generation)]
         } else {
             let voters = field("voters")?;
             let ids = voters.split_ascii_whitespace();

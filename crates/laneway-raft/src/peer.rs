@@ -186,9 +186,8 @@ impl Peers {
         verb: Verb,
         body: Vec<Bytes>,
     ) -> Result<Bytes, PeerCallError> {
-        let key = (crate::node_number(raft_id), Class::Control);
-        let body = verb.body(body);
-        self.inner.call(key, Some(raft_id), partition, within, body).await
+        self.call_replica(Class::Control, raft_id, partition, within, verb, body)
+            .await
     }
 
     /// A call about snapshots, by the connection for bulk, answered by the replica with this raft node id and no other.
@@ -200,7 +199,20 @@ impl Peers {
         verb: Verb,
         body: Vec<Bytes>,
     ) -> Result<Bytes, PeerCallError> {
-        let key = (crate::node_number(raft_id), Class::Bulk);
+        self.call_replica(Class::Bulk, raft_id, partition, within, verb, body)
+            .await
+    }
+
+    async fn call_replica(
+        &self,
+        class: Class,
+        raft_id: u64,
+        partition: PartitionId,
+        within: Duration,
+        verb: Verb,
+        body: Vec<Bytes>,
+    ) -> Result<Bytes, PeerCallError> {
+        let key = (crate::node_number(raft_id), class);
         let body = verb.body(body);
         self.inner.call(key, Some(raft_id), partition, within, body).await
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::sealed::cursor::Malformed;
 use crate::vfs::{Vfs, VfsFile};
 
 /// Ending of the name that a file has while it is written.
@@ -66,6 +67,22 @@ impl FileError {
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Io { error, .. } if crate::vfs::is_full(error))
     }
+}
+
+/// Decodes a small file whose last four bytes are the CRC32 (little-endian) of all before them.
+pub(crate) fn decode_checked<T>(
+    bytes: &[u8],
+    path: &Path,
+    decode: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+) -> Result<T, FileError> {
+    let damaged = |what| FileError::damaged(path, 0, what);
+    let (body, crc) = bytes
+        .split_last_chunk::<4>()
+        .ok_or_else(|| damaged("it is too short"))?;
+    if *crc != crc32fast::hash(body).to_le_bytes() {
+        return Err(damaged("its checksum does not match"));
+    }
+    decode(body).map_err(|_| damaged("it is malformed, or of an unknown version"))
 }
 
 /// Writes one immutable file from front to back.

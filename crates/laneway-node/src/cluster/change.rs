@@ -137,7 +137,7 @@ impl Change<'_> {
         }
         let left: BTreeSet<u64> = members.voters.into_iter().filter(|id| !of_member(id)).collect();
         self.check_quorum(member, &left)?;
-        if self.node.leads_as(member) {
+        if self.node.is_node(member) {
             // Whoever leads next carries the change out.
             self.hand_over(&left).await?;
             return Err(no_leader("the node that is to leave has handed the lead over"));
@@ -174,7 +174,7 @@ impl Change<'_> {
     }
 
     async fn lead(&self, member: u16) -> Result<bool, RequestError> {
-        if self.node.leads_as(member) {
+        if self.node.is_node(member) {
             return Ok(false);
         }
         let voter = |id: &u64| node_number(*id) == member;
@@ -200,7 +200,7 @@ impl Change<'_> {
         let matched = self.group.matched();
         let there = to.iter().filter(|id| {
             let node = node_number(**id);
-            !self.node.leads_as(node) && self.node.raft_id_of(node) == Some(**id)
+            !self.node.is_node(node) && self.node.raft_id_of(node) == Some(**id)
         });
         let Some(best) = there.max_by_key(|id| matched.get(id).copied().flatten()) else {
             return Err(conflict(&format!(
@@ -242,8 +242,8 @@ impl Change<'_> {
 }
 
 impl Node {
-    /// Whether this node is `member`: asked by a leader of itself.
-    fn leads_as(&self, member: u16) -> bool {
+    /// Whether this node is `member`.
+    fn is_node(&self, member: u16) -> bool {
         self.inner.standing.identity().node == member
     }
 }

@@ -68,8 +68,12 @@ impl Node {
 
     /// Whether this node leads the group, as far as it knows.
     pub(crate) fn leads(&self, group: PartitionId) -> bool {
-        self.place(group)
-            .is_some_and(|place| place.leadership.borrow().is_self)
+        let leadership = if group == PartitionId::CATALOG {
+            Some(&self.inner.catalog.leadership)
+        } else {
+            self.partition(group).map(|partition| &partition.leadership)
+        };
+        leadership.is_some_and(|leadership| leadership.borrow().is_self)
     }
 
     /// What keeps requests from being served by the group now, for people.

@@ -8,7 +8,6 @@ use laneway_core::ids::PartitionId;
 
 use super::Node;
 use crate::api::{GroupDigest, GroupStatus, Metrics, NodeStatus, Readiness, RequestError, StorageStatus};
-use crate::identity::Identity;
 use crate::partition::PartitionHandle;
 use crate::process;
 
@@ -203,7 +202,7 @@ fn group_status(
         leader: metrics
             .as_ref()
             .and_then(|metrics| metrics.leader)
-            .map(Identity::node_of),
+            .map(laneway_raft::node_number),
         leads,
         last_index: metrics
             .as_ref()

@@ -16,7 +16,7 @@ use super::{CheckpointFileName, DELTAS_MAX};
 use crate::dedup::DedupFileName;
 use crate::payload::WalPosition;
 use crate::sealed::cursor::{Cursor, Malformed, put_varint};
-use crate::sealed::{FileError, SealedWriter};
+use crate::sealed::{FileError, SealedWriter, decode_checked};
 use crate::vfs::Vfs;
 use crate::wal::LogPosition;
 
@@ -69,14 +69,7 @@ impl Manifest {
     }
 
     pub(crate) fn decode(bytes: &[u8], path: &Path) -> Result<Self, FileError> {
-        let damaged = |what| FileError::damaged(path, 0, what);
-        let (body, crc) = bytes
-            .split_last_chunk::<4>()
-            .ok_or_else(|| damaged("it is too short"))?;
-        if *crc != crc32fast::hash(body).to_le_bytes() {
-            return Err(damaged("its checksum does not match"));
-        }
-        decode_body(body).map_err(|_| damaged("it is malformed, or of an unknown version"))
+        decode_checked(bytes, path, decode_body)
     }
 
     pub(super) fn publish(&self, vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<(), FileError> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{OFFER_NAME, SnapshotOffer, is_replica_file};
 use crate::sealed::cursor::{Cursor, Malformed};
-use crate::sealed::{self, FileError, SealedWriter};
+use crate::sealed::{self, FileError, SealedWriter, decode_checked};
 use crate::vfs::Vfs;
 use crate::wal::LogPosition;
 
@@ -142,14 +142,7 @@ fn encode(row: Row) -> Vec<u8> {
 }
 
 fn decode(bytes: &[u8], path: &Path) -> Result<Row, FileError> {
-    let damaged = |what| FileError::damaged(path, 0, what);
-    let (body, crc) = bytes
-        .split_last_chunk::<4>()
-        .ok_or_else(|| damaged("it is too short"))?;
-    if *crc != crc32fast::hash(body).to_le_bytes() {
-        return Err(damaged("its checksum does not match"));
-    }
-    decode_body(body).map_err(|_| damaged("it is malformed, or of an unknown version"))
+    decode_checked(bytes, path, decode_body)
 }
 
 fn decode_body(body: &[u8]) -> Result<Row, Malformed> {

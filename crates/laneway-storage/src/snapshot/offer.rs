@@ -11,8 +11,8 @@ use laneway_core::ids::PartitionId;
 
 use super::is_replica_file;
 use crate::checkpoint::MANIFEST_NAME;
-use crate::sealed::FileError;
 use crate::sealed::cursor::{Cursor, Malformed, put_varint};
+use crate::sealed::{FileError, decode_checked};
 use crate::wal::LogPosition;
 
 /// Files of one snapshot.
@@ -84,14 +84,7 @@ impl SnapshotOffer {
     }
 
     pub(super) fn decode_from(bytes: &[u8], path: &Path) -> Result<Self, FileError> {
-        let damaged = |what| FileError::damaged(path, 0, what);
-        let (body, crc) = bytes
-            .split_last_chunk::<4>()
-            .ok_or_else(|| damaged("it is too short"))?;
-        if *crc != crc32fast::hash(body).to_le_bytes() {
-            return Err(damaged("its checksum does not match"));
-        }
-        decode_body(body).map_err(|_| damaged("it is malformed, or of an unknown version"))
+        decode_checked(bytes, path, decode_body)
     }
 }
 
