@@ -5,6 +5,7 @@ mod members;
 mod options;
 mod propose;
 mod read;
+mod transfer;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -22,10 +23,11 @@ use tokio::sync::{mpsc, oneshot, watch as latest};
 pub use self::error::{
     ChangeError, InitializeError, NameCheckpointError, OpenError, PurgeError, ReadIndexError, TransferError,
 };
-pub use self::members::{Members, TRANSFER_LAG_MAX};
+pub use self::members::Members;
 pub use self::options::{ELECTION_MS_MAX, ELECTION_MS_MIN, GroupOptions, HEARTBEAT_MS};
-use self::propose::{Proposal, Proposer};
+use self::propose::{Proposal, Proposed, Proposer};
 use self::read::Reader;
+pub use self::transfer::TRANSFER_LAG_MAX;
 use self::watch::LeadershipWatcher;
 use crate::format;
 use crate::fsm::{AppliedState, CheckpointName, FsmMsg, Leadership};
@@ -54,7 +56,7 @@ struct Inner {
     raft: Raft,
     partition: laneway_core::ids::PartitionId,
     fsm: mpsc::UnboundedSender<FsmMsg>,
-    proposals: mpsc::UnboundedSender<Proposal>,
+    proposals: mpsc::UnboundedSender<Proposed>,
     reads: mpsc::UnboundedSender<oneshot::Sender<Result<u64, ReadIndexError>>>,
     leadership: latest::Receiver<Leadership>,
     views: Views,
@@ -287,7 +289,8 @@ impl Group {
     /// this body, so the body must carry `proposal` if its owner is to recognize it; failure comes as
     /// [`FsmMsg::ProposalFailed`]. How many are on their way at a time is for the caller to bound.
     pub fn propose(&self, term: u64, proposal: u64, body: Bytes) {
-        let sent = self.inner.proposals.send(Proposal { term, proposal, body });
+        let proposed = Proposed::Proposal(Proposal { term, proposal, body });
+        let sent = self.inner.proposals.send(proposed);
         if sent.is_err() {
             // The runtime is going down; so may be the receiver of this.
             let _ = self.inner.fsm.send(FsmMsg::ProposalFailed {

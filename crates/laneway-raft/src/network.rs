@@ -219,7 +219,7 @@ async fn send_all<S>(
 /// The answering side of a stream of appends.
 struct Pipeline {
     link: PeerLink,
-    answers: mpsc::UnboundedReceiver<Result<bytes::Bytes, PeerCallError>>,
+    answers: mpsc::Receiver<Result<bytes::Bytes, PeerCallError>>,
     expected: mpsc::UnboundedReceiver<OwnedSemaphorePermit>,
     sending: AbortHandle,
     ended: bool,

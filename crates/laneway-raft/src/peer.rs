@@ -9,7 +9,9 @@ mod check;
 mod frame;
 mod handshake;
 mod link;
+mod log_limit;
 mod message;
+mod room;
 mod serve;
 mod transport;
 mod wire;
@@ -26,19 +28,20 @@ use laneway_core::ids::PartitionId;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::TransferLeaderRequest;
-use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use admission::Caller;
 pub use check::check_peer_bytes;
 use handshake::Class;
 pub use handshake::NodeIntroduction;
 use link::Link;
+use log_limit::LogLimit;
 pub(crate) use message::{SnapshotAnswer, Verb};
 pub(crate) use message::{
     decode_append_response, decode_appended, decode_snapshot_answer, decode_voted, encode_append,
     encode_snapshot_offer, encode_snapshot_part, encode_snapshot_question, encode_transfer, encode_vote,
 };
+use room::{Room, RoomLimits};
 pub use transport::{PeerListener, PeerStream, PeerTransport, TcpTransport};
 pub use wire::PeerCallError;
 pub(crate) use wire::WireStream;
@@ -48,8 +51,8 @@ use crate::snapshot::Receiver;
 
 type Answer = Result<Bytes, PeerCallError>;
 
-/// Strangers are logged at most once in this time: a port scan must not fill the log.
-const STRANGER_LOG_EVERY: Duration = Duration::from_secs(1);
+/// Connections whose other end has not introduced itself yet. A port scan may lie in wait, but must not take all memory.
+const NEWCOMERS_MAX: usize = 256;
 
 /// Between two survivors of a dead leader who stand for election, so that the first is elected before the second stands.
 const STAND_STEP: Duration = Duration::from_millis(40);
@@ -106,9 +109,12 @@ struct Inner {
     links: BTreeMap<(u16, Class), Arc<Link>>,
     views: BTreeMap<u16, watch::Sender<PeerView>>,
     callers: Mutex<HashMap<u16, Caller>>,
+    /// The last incoming connection of each node and class; dropping it ends that one.
+    newest: Mutex<HashMap<(u16, Class), oneshot::Sender<()>>>,
+    rooms: BTreeMap<(u16, Class), Arc<Room>>,
     groups: RwLock<HashMap<PartitionId, Member>>,
     service: Arc<dyn PeerService>,
-    stranger_logged: Mutex<Option<Instant>>,
+    log_limit: LogLimit,
     stopping: Stopping,
 }
 
@@ -121,11 +127,13 @@ impl Peers {
     ) -> io::Result<Self> {
         let listener = transport.listen(&options.listen).await?;
         let mut links = BTreeMap::new();
+        let mut rooms = BTreeMap::new();
         let mut views = BTreeMap::new();
         for (node, address) in options.addresses {
             views.insert(node, watch::Sender::new(PeerView::default()));
             for class in Class::ALL {
                 links.insert((node, class), Arc::new(Link::new(node, class, address.clone())));
+                rooms.insert((node, class), Room::new(RoomLimits::of(class)));
             }
         }
         let inner = Arc::new(Inner {
@@ -135,9 +143,11 @@ impl Peers {
             links,
             views,
             callers: Mutex::default(),
+            newest: Mutex::default(),
+            rooms,
             groups: RwLock::default(),
             service,
-            stranger_logged: Mutex::default(),
+            log_limit: LogLimit::default(),
             stopping: Stopping::default(),
         });
         for link in inner.links.values() {
@@ -166,9 +176,28 @@ impl Peers {
     /// Calls the node's service on `node`. Errors say whether anything can have been done there. Cancel safety: a dropped call
     /// may be carried out all the same.
     pub async fn call(&self, node: u16, within: Duration, body: Vec<Bytes>) -> Result<Bytes, PeerCallError> {
+        self.call_service((node, Class::Bulk), within, body).await
+    }
+
+    /// The same for a few bytes that must not wait behind the work that [`Peers::call`] gives the peer.
+    pub async fn call_small(
+        &self,
+        node: u16,
+        within: Duration,
+        body: Vec<Bytes>,
+    ) -> Result<Bytes, PeerCallError> {
+        self.call_service((node, Class::Control), within, body).await
+    }
+
+    async fn call_service(
+        &self,
+        to: (u16, Class),
+        within: Duration,
+        body: Vec<Bytes>,
+    ) -> Result<Bytes, PeerCallError> {
         let body = Verb::Node.body(body);
         self.inner
-            .call((node, Class::Bulk), None, PartitionId::CATALOG, within, body)
+            .call(to, None, PartitionId::CATALOG, within, body)
             .await
     }
 
@@ -222,7 +251,7 @@ impl Peers {
         &self,
         raft_id: u64,
         partition: PartitionId,
-    ) -> Result<(WireStream, mpsc::UnboundedReceiver<Answer>), PeerCallError> {
+    ) -> Result<(WireStream, mpsc::Receiver<Answer>), PeerCallError> {
         let link = self.inner.link((crate::node_number(raft_id), Class::Entries))?;
         link.open(raft_id, partition)
     }
@@ -355,28 +384,35 @@ impl Inner {
         tracing::debug!(node, gone, ?known, "peer is down");
     }
 
-    fn log_stranger(&self, address: &str, reason: &str) {
-        let mut logged = lock(&self.stranger_logged);
-        if logged.is_none_or(|at| at.elapsed() >= STRANGER_LOG_EVERY) {
-            *logged = Some(Instant::now());
-            tracing::warn!(address, reason, "refused a connection to the peer port");
+    fn log_stranger(&self, address: &str, kind: &'static str, reason: &str) {
+        if let Some(left_out) = self.log_limit.due(address, kind) {
+            tracing::warn!(address, reason, left_out, "refused a connection to the peer port");
         }
     }
 }
 
 async fn accept(inner: Arc<Inner>, listener: Box<dyn PeerListener>) {
     let stopping = inner.stopping.clone();
+    let newcomers = Arc::new(Semaphore::new(NEWCOMERS_MAX));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = stopping.cancelled() => return,
         };
         match accepted {
-            Ok((stream, address)) => {
-                tokio::spawn(serve::serve(Arc::clone(&inner), stream, address));
-            }
+            Ok((stream, address)) => match Arc::clone(&newcomers).try_acquire_owned() {
+                Ok(newcomer) => {
+                    tokio::spawn(serve::serve(Arc::clone(&inner), stream, address, newcomer));
+                }
+                Err(_) => {
+                    let reason = format!("{NEWCOMERS_MAX} others have not introduced themselves yet");
+                    inner.log_stranger(&address, "crowd", &reason);
+                }
+            },
             Err(error) => {
-                tracing::warn!(%error, "cannot take a peer's connection");
+                if let Some(left_out) = inner.log_limit.due("", "accept") {
+                    tracing::warn!(%error, left_out, "cannot take a peer's connection");
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -53,7 +53,7 @@ pub(crate) async fn feel_pulses(node: Node, peers: Peers) {
 async fn ask(node: &Node, peers: &Peers, peer: u16) {
     loop {
         let question = vec![Bytes::from_static(&[Verb::Ping as u8])];
-        if let Ok(answer) = peers.call(peer, SILENT_AFTER, question).await {
+        if let Ok(answer) = peers.call_small(peer, SILENT_AFTER, question).await {
             node.inner.pulses.heard(peer, answer.first() == Some(&0));
         }
         tokio::time::sleep(ASK_EVERY).await;

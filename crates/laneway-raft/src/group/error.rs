@@ -144,7 +144,7 @@ pub enum ChangeError {
 /// [`Group::transfer_leader`](super::Group::transfer_leader) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
-    /// This node does not lead. Nothing was done.
+    /// This node does not lead, or lost the lead before it was offered. Nothing was done.
     #[error("not the leader")]
     NotLeader {
         /// Raft node id of the leader, if known.
@@ -156,7 +156,8 @@ pub enum TransferError {
         /// The target.
         raft_id: u64,
     },
-    /// The target would have to catch up first. Nothing was done.
+    /// The target would have to catch up first: it lacks too much, or did not get the last entries in time. This node leads on and
+    /// takes proposals.
     #[error("node {raft_id:#018x} lacks {entries} entries, it has to catch up first")]
     Behind {
         /// The target.

@@ -1,21 +1,14 @@
 //! Who belongs to a group, and how that changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use openraft::{ChangeMembers, RaftMetrics};
 
 use super::Group;
-use super::error::{ChangeError, TransferError};
+use super::error::ChangeError;
 use crate::types::Types;
-
-/// Entries that the target of [`Group::transfer_leader`] may lack. It gets them while it takes over; while it does, nobody leads.
-pub const TRANSFER_LAG_MAX: u64 = 1_000;
-
-/// Longest wait of [`Group::transfer_leader`] for the lead to pass on.
-const TRANSFER_WAIT: Duration = Duration::from_secs(2);
 
 type Failed = RaftError<Types, ClientWriteError<Types>>;
 
@@ -27,7 +20,7 @@ pub struct Members {
     /// Those who only receive.
     pub learners: BTreeSet<u64>,
     /// On its way from one set of voters to another: quorums of both are needed. It stays so when a change was interrupted, until
-    /// the next [`Group::set_voters`].
+    /// [`Group::finish_change`], or the next [`Group::set_voters`].
     pub joint: bool,
 }
 
@@ -84,65 +77,32 @@ impl Group {
         self.change(ChangeMembers::ReplaceAllVoters(voters)).await
     }
 
+    /// Finishes a change of the voters that was interrupted half-way ([`Members::joint`]): those it was on its way to become the
+    /// voters. `Ok(false)` when there is none. On a change that is just being made here it does no harm. Otherwise as
+    /// [`Group::set_voters`].
+    pub async fn finish_change(&self) -> Result<bool, ChangeError> {
+        let target = {
+            let metrics = self.inner.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let sets = metrics.membership_config.membership().get_joint_config();
+            sets.last().filter(|_| sets.len() > 1).cloned()
+        };
+        match target {
+            None => Ok(false),
+            Some(voters) => self.set_voters(voters).await.map(|()| true),
+        }
+    }
+
     async fn change(&self, change: ChangeMembers<u64, ()>) -> Result<(), ChangeError> {
         match Box::pin(self.inner.raft.change_membership(change, false)).await {
             Ok(_) => Ok(()),
             Err(error) => Err(change_error(error)),
         }
     }
-
-    /// Hands the lead to the voter `to`; `Ok` at once if it leads already, otherwise once it does.
-    ///
-    /// While it passes on, proposals are refused, and should `to` not take it, the others elect somebody after their time-out. So a
-    /// target that is no voter, or lacks more than [`TRANSFER_LAG_MAX`] entries, is refused; whether it is connected is for the
-    /// caller to look at. Cancel safety: the transfer goes on.
-    pub async fn transfer_leader(&self, to: u64) -> Result<(), TransferError> {
-        let mut leadership = self.inner.leadership.clone();
-        let now = *leadership.borrow_and_update();
-        if now.leader == Some(to) {
-            return Ok(());
-        }
-        if !now.is_self {
-            return Err(TransferError::NotLeader { leader: now.leader });
-        }
-        self.check_target(to)?;
-        let trigger = self.inner.raft.trigger();
-        trigger
-            .transfer_leader(to)
-            .await
-            .map_err(|_| TransferError::Stopped)?;
-        // Between the two nobody leads; and should `to` not take it, somebody else is elected.
-        let passed =
-            leadership.wait_for(|seen| seen.term != now.term && (seen.is_self || seen.leader.is_some()));
-        match tokio::time::timeout(TRANSFER_WAIT, passed).await {
-            Ok(Ok(seen)) if seen.leader == Some(to) => Ok(()),
-            Ok(Err(_)) => Err(TransferError::Stopped),
-            Ok(Ok(_)) | Err(_) => Err(TransferError::NotTaken),
-        }
-    }
-
-    fn check_target(&self, to: u64) -> Result<(), TransferError> {
-        let metrics = self.inner.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let membership = metrics.membership_config.membership();
-        if !membership.voter_ids().any(|voter| voter == to) {
-            return Err(TransferError::NotAVoter { raft_id: to });
-        }
-        let held = matched(&metrics).get(&to).copied().flatten();
-        let next = held.map_or(0, |index| index + 1);
-        let end = metrics.last_log_index.map_or(0, |index| index + 1);
-        let behind = end.saturating_sub(next);
-        if behind > TRANSFER_LAG_MAX {
-            return Err(TransferError::Behind {
-                raft_id: to,
-                entries: behind,
-            });
-        }
-        Ok(())
-    }
 }
 
-fn matched(metrics: &RaftMetrics<Types>) -> BTreeMap<u64, Option<u64>> {
+/// For each member, the last entry that it is known to hold. Empty but on the leader.
+pub(super) fn matched(metrics: &RaftMetrics<Types>) -> BTreeMap<u64, Option<u64>> {
     let known = metrics.replication.iter().flatten();
     known
         .map(|(id, at)| (*id, at.as_ref().map(|at| at.index)))

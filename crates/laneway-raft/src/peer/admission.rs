@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::handshake::{NodeIntroduction, Refused};
+use super::handshake::{Class, NodeIntroduction, Refused};
+use super::room::Room;
 use super::{Inner, lock};
 
 /// Who has connected to this node.
@@ -46,8 +48,13 @@ impl Inner {
         self.check(theirs)
     }
 
-    /// Of a node that calls.
-    pub(super) fn check_caller(&self, to: u16, theirs: &NodeIntroduction) -> Result<(), Refused> {
+    /// Of a node that calls. What it may keep busy here.
+    pub(super) fn check_caller(
+        &self,
+        to: u16,
+        theirs: &NodeIntroduction,
+        class: Class,
+    ) -> Result<Arc<Room>, Refused> {
         let ours = self.introduction().raft_id;
         if to != crate::node_number(ours) {
             return Err(Refused::NotMe {
@@ -61,12 +68,12 @@ impl Inner {
             let theirs = theirs.raft_id;
             return Err(Refused::Twin { node, ours, theirs });
         }
-        if !self.views.contains_key(&node) {
+        let Some(room) = self.rooms.get(&(node, class)) else {
             return Err(Refused::NotAPeer { node });
-        }
+        };
         let callers = lock(&self.callers);
         let Some(known) = callers.get(&node) else {
-            return Ok(());
+            return Ok(Arc::clone(room));
         };
         // One whose connections are about to be seen to end is let in at its next attempt.
         let is_there = known.process != theirs.process && known.connections > 0;
@@ -75,11 +82,11 @@ impl Inner {
             let (ours, theirs) = (known.raft_id, theirs.raft_id);
             return Err(Refused::Twin { node, ours, theirs });
         }
-        Ok(())
+        Ok(Arc::clone(room))
     }
 
-    /// Counts an incoming connection for as long as the guard lives.
-    pub(super) fn connected(self: &Arc<Self>, from: &NodeIntroduction) -> Connected {
+    /// Counts an incoming connection for as long as the guard lives. A node has one of each class: the one before is told to end.
+    pub(super) fn connected(self: &Arc<Self>, from: &NodeIntroduction, class: Class) -> Connected {
         let mut callers = lock(&self.callers);
         let newcomer = Caller {
             raft_id: from.raft_id,
@@ -92,10 +99,13 @@ impl Inner {
             *caller = newcomer;
         }
         caller.connections += 1;
+        let (newest, replaced) = oneshot::channel();
+        lock(&self.newest).insert((from.node(), class), newest);
         Connected {
             inner: Arc::clone(self),
             node: from.node(),
             process: from.process,
+            replaced,
         }
     }
 }
@@ -105,6 +115,15 @@ pub(super) struct Connected {
     inner: Arc<Inner>,
     node: u16,
     process: u64,
+    replaced: oneshot::Receiver<()>,
+}
+
+impl Connected {
+    /// Waits until the same node has made another connection of the same class.
+    pub(super) async fn replaced(&mut self) {
+        // The newer one drops the sender.
+        let _ = (&mut self.replaced).await;
+    }
 }
 
 impl Drop for Connected {

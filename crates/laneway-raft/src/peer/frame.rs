@@ -114,7 +114,7 @@ impl Frame {
         }
     }
 
-    fn body_bytes(&self) -> usize {
+    pub(super) fn body_bytes(&self) -> usize {
         self.body.iter().map(Bytes::len).sum()
     }
 

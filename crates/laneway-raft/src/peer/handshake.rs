@@ -37,6 +37,14 @@ impl Class {
             Self::Entries | Self::Bulk => super::frame::BODY_BYTES_MAX,
         }
     }
+
+    /// Largest body that comes back.
+    pub(crate) fn answer_bytes_max(self) -> usize {
+        match self {
+            Self::Control | Self::Entries => SMALL_BODY_BYTES_MAX,
+            Self::Bulk => super::frame::BODY_BYTES_MAX,
+        }
+    }
 }
 
 /// Who a node is, as it says itself.
@@ -87,6 +95,21 @@ pub(crate) enum Refused {
     NotMe { ours: u16, wanted: u16 },
     NotAPeer { node: u16 },
     Twin { node: u16, ours: u64, theirs: u64 },
+}
+
+impl Refused {
+    /// For the log: reasons of one kind share lines.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Version { .. } => "version",
+            Self::OtherCluster { .. } => "other cluster",
+            Self::OtherClusterId { .. } => "other cluster id",
+            Self::OtherFingerprint { .. } => "other fingerprint",
+            Self::NotMe { .. } => "not me",
+            Self::NotAPeer { .. } => "not a peer",
+            Self::Twin { .. } => "twin",
+        }
+    }
 }
 
 impl fmt::Display for Refused {

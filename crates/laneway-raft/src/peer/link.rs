@@ -84,7 +84,7 @@ impl Link {
         &self,
         raft_id: u64,
         partition: PartitionId,
-    ) -> Result<(WireStream, tokio::sync::mpsc::UnboundedReceiver<Answer>), PeerCallError> {
+    ) -> Result<(WireStream, tokio::sync::mpsc::Receiver<Answer>), PeerCallError> {
         self.wire(Some(raft_id))?.open(partition)
     }
 
@@ -106,10 +106,10 @@ impl Link {
             let reason = end.reason.to_string();
             if end.was_up {
                 (pause, failures) = (PAUSE_MIN, 0);
-                tracing::info!(node = self.node, class = ?self.class, %reason, "connection to peer ended");
+                self.log_end(&inner, &reason);
             } else {
                 failures += 1;
-                self.log_attempt(failures, &reason);
+                self.log_attempt(&inner, failures, &end.reason);
             }
             *self.state() = State::Down(reason);
             if self.class == Class::Control {
@@ -125,13 +125,29 @@ impl Link {
         }
     }
 
-    fn log_attempt(&self, failures: u32, reason: &str) {
-        let same = matches!(&*self.state(), State::Down(last) if last == reason);
+    fn log_end(&self, inner: &Inner, reason: &str) {
         // The three connections to a peer share their fate: one line is enough.
         if self.class != Class::Control {
-            tracing::debug!(node = self.node, class = ?self.class, address = self.address, reason, "cannot connect to peer");
-        } else if failures <= ATTEMPTS_LOGGED || !same {
-            tracing::warn!(node = self.node, class = ?self.class, address = self.address, reason, "cannot connect to peer");
+            tracing::debug!(node = self.node, class = ?self.class, reason, "connection to peer ended");
+        } else if let Some(left_out) = inner.log_limit.due(&format!("node {}", self.node), "ended") {
+            tracing::info!(node = self.node, reason, left_out, "connection to peer ended");
+        }
+    }
+
+    fn log_attempt(&self, inner: &Inner, failures: u32, why: &Reason) {
+        let reason = why.to_string();
+        let same = matches!(&*self.state(), State::Down(last) if *last == reason);
+        let address = &self.address;
+        if self.class != Class::Control || (failures > ATTEMPTS_LOGGED && same) {
+            tracing::debug!(node = self.node, class = ?self.class, address, reason, "cannot connect to peer");
+        } else if let Some(left_out) = inner.log_limit.due(&format!("node {}", self.node), why.kind()) {
+            tracing::warn!(
+                node = self.node,
+                address,
+                reason,
+                left_out,
+                "cannot connect to peer"
+            );
         }
     }
 
@@ -167,16 +183,16 @@ impl Link {
             inner.peer_up(self.node, &welcome);
         }
         tracing::debug!(node = self.node, class = ?self.class, "connected to peer");
-        let max = self.class.body_bytes_max();
+        let answers_max = self.class.answer_bytes_max();
         let reading = async {
             loop {
-                match read_frame(&mut stream.input, max).await {
+                match read_frame(&mut stream.input, answers_max).await {
                     Ok(frame) => wire.take(frame),
                     Err(error) => return error,
                 }
             }
         };
-        let writing = write_frames(frames, &mut stream.output, max);
+        let writing = write_frames(frames, &mut stream.output, self.class.body_bytes_max());
         let reason = tokio::select! {
             error = reading => Reason::Frame(error),
             written = writing => written.err().map_or(Reason::Stopping, Reason::Frame),
@@ -210,6 +226,20 @@ pub(super) enum Reason {
 }
 
 impl Reason {
+    /// For the log: reasons of one kind share lines.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Connect(_) if self.is_refused() => "gone",
+            Self::Connect(_) => "connect",
+            Self::Handshake(HandshakeError::RefusedThere(refused)) => refused.kind(),
+            Self::Handshake(_) => "handshake",
+            Self::Refused(refused) => refused.kind(),
+            Self::Slow => "slow",
+            Self::Frame(_) => "frame",
+            Self::Stopping => "stopping",
+        }
+    }
+
     /// No process listens at the address.
     fn is_refused(&self) -> bool {
         matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)

@@ -1,6 +1,6 @@
 //! Incoming connections: calls and streams of peers, carried out by the groups here.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,26 +9,33 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use laneway_core::ids::PartitionId;
 use openraft::raft::AppendEntriesRequest;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::frame::{Frame, FrameError, Kind, Received, read_frame};
 use super::handshake::{Class, HandshakeError, NodeIntroduction, hear, refuse, welcome};
 use super::message::{self, MessageError, Verb};
+use super::room::{ANSWER_BYTES_GUESS, Held, Room};
 use super::transport::PeerStream;
 use super::wire::write_frames;
 use super::{Inner, Member};
 use crate::group::Raft;
+use crate::snapshot::SNAPSHOT_CHUNK_BYTES_MAX;
 use crate::types::Types;
 
 /// Longest wait for the first frame of who connects.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
 
-/// Calls of one connection carried out at a time; further ones wait in the connection.
-const CALLS_MAX: usize = 1024;
-
 /// Requests of one stream that wait for the group. A peer keeps fewer unanswered.
 const STREAM_REQUESTS_MAX: usize = 64;
+
+/// Streams of one connection for one group. A peer has one, and for a moment the one before.
+const STREAMS_PER_GROUP_MAX: usize = 8;
+
+/// Longest wait for a group's answer to a call. The peer has given up by then; a group that hangs shall not keep the others from
+/// being called.
+const RAFT_CALL_MAX: Duration = Duration::from_secs(5);
 
 /// Why an incoming connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -43,59 +50,109 @@ enum ServeError {
     Message(#[from] MessageError),
     #[error("it sent more unanswered requests than allowed")]
     Flood,
+    #[error("it opened more than {STREAMS_PER_GROUP_MAX} streams for group {0}")]
+    Streams(PartitionId),
+    #[error("it does not read its answers")]
+    Unread,
     #[error("it sent a frame that only a server sends")]
     WrongSide,
+    #[error("its node has made a newer one")]
+    Replaced,
 }
 
-/// Serves one connection until it ends.
-pub(super) async fn serve(inner: Arc<Inner>, mut stream: PeerStream, address: String) {
-    let shaken = match timeout(HANDSHAKE_MAX, shake(&inner, &mut stream)).await {
-        Ok(shaken) => shaken,
-        Err(_) => Err(ServeError::Silent),
-    };
-    let (class, from) = match shaken {
-        Ok(shaken) => shaken,
-        Err(error) => {
-            inner.log_stranger(&address, &error.to_string());
-            return;
-        }
-    };
-    let node = from.node();
-    let _connected = inner.connected(&from);
-    inner.poke(node);
-    let (answers, to_write) = mpsc::unbounded_channel();
-    let max = class.body_bytes_max();
-    let connection = Connection {
-        inner: Arc::clone(&inner),
-        node,
-        answers,
-        calls: Arc::new(Semaphore::new(CALLS_MAX)),
-        streams: HashMap::new(),
-    };
-    let error = tokio::select! {
-        error = connection.read(&mut stream.input, max) => error,
-        written = write_frames(to_write, &mut stream.output, max) => match written {
-            Ok(()) => return,
-            Err(error) => error.into(),
-        },
-        () = inner.stopping.cancelled() => return,
-    };
-    match error {
-        ServeError::Frame(FrameError::Ended | FrameError::Io(_)) => {
-            tracing::debug!(node, ?class, %error, "connection from peer ended");
-        }
-        error => {
-            tracing::warn!(node, ?class, %address, %error, "connection from peer closed: it broke the protocol")
+impl ServeError {
+    /// For the log: reasons of one kind share lines.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Handshake(HandshakeError::RefusedHere(refused)) => refused.kind(),
+            Self::Handshake(_) => "no handshake",
+            Self::Silent => "silent",
+            Self::Frame(_) => "frame",
+            Self::Message(_) => "message",
+            Self::Flood => "flood",
+            Self::Streams(_) => "streams",
+            Self::Unread => "unread",
+            Self::WrongSide => "wrong side",
+            Self::Replaced => "replaced",
         }
     }
 }
 
-async fn shake(inner: &Inner, stream: &mut PeerStream) -> Result<(Class, NodeIntroduction), ServeError> {
+/// Serves one connection until it ends. `newcomer` is given back once it is known who is there.
+pub(super) async fn serve(
+    inner: Arc<Inner>,
+    mut stream: PeerStream,
+    address: String,
+    newcomer: OwnedSemaphorePermit,
+) {
+    let shaken = match timeout(HANDSHAKE_MAX, shake(&inner, &mut stream)).await {
+        Ok(shaken) => shaken,
+        Err(_) => Err(ServeError::Silent),
+    };
+    drop(newcomer);
+    let (class, from, room) = match shaken {
+        Ok(shaken) => shaken,
+        Err(error) => {
+            inner.log_stranger(&address, error.kind(), &error.to_string());
+            return;
+        }
+    };
+    let node = from.node();
+    let mut connected = inner.connected(&from, class);
+    inner.poke(node);
+    let error = tokio::select! {
+        error = talk(Arc::clone(&inner), node, room, class.body_bytes_max(), stream) => error,
+        () = connected.replaced() => ServeError::Replaced,
+        () = inner.stopping.cancelled() => return,
+    };
+    match error {
+        ServeError::Frame(FrameError::Ended | FrameError::Io(_)) | ServeError::Replaced => {
+            tracing::debug!(node, ?class, %error, "connection from peer ended");
+        }
+        error => {
+            if let Some(left_out) = inner.log_limit.due(&format!("node {node}"), error.kind()) {
+                tracing::warn!(node, ?class, %address, %error, left_out, "connection from peer closed: it broke the protocol");
+            }
+        }
+    }
+}
+
+/// Reads requests and writes answers until either fails.
+async fn talk(inner: Arc<Inner>, node: u16, room: Arc<Room>, max: usize, stream: PeerStream) -> ServeError {
+    let PeerStream {
+        mut input,
+        mut output,
+    } = stream;
+    let (frames, to_write) = mpsc::unbounded_channel();
+    let unread = Arc::new(Notify::new());
+    let connection = Connection {
+        inner,
+        node,
+        room,
+        answers: Answers {
+            frames,
+            unread: Arc::clone(&unread),
+        },
+        streams: BTreeMap::new(),
+    };
+    tokio::select! {
+        error = connection.read(&mut input, max) => error,
+        written = write_frames(to_write, &mut output, max) => {
+            written.err().unwrap_or(FrameError::Ended).into()
+        }
+        () = unread.notified() => ServeError::Unread,
+    }
+}
+
+async fn shake(
+    inner: &Inner,
+    stream: &mut PeerStream,
+) -> Result<(Class, NodeIntroduction, Arc<Room>), ServeError> {
     let refusal = match hear(stream).await {
-        Ok((class, to, from)) => match inner.check_caller(to, &from) {
-            Ok(()) => {
+        Ok((class, to, from)) => match inner.check_caller(to, &from, class) {
+            Ok(room) => {
                 welcome(stream, inner.introduction()).await?;
-                return Ok((class, from));
+                return Ok((class, from, room));
             }
             Err(refusal) => refusal,
         },
@@ -106,12 +163,47 @@ async fn shake(inner: &Inner, stream: &mut PeerStream) -> Result<(Class, NodeInt
     Err(HandshakeError::RefusedHere(refusal).into())
 }
 
+/// Where answers go. Each holds its room until it is written.
+#[derive(Clone)]
+struct Answers {
+    frames: mpsc::UnboundedSender<(Frame, Option<Held>)>,
+    /// The peer lets too many answers lie.
+    unread: Arc<Notify>,
+}
+
+impl Answers {
+    fn send(&self, frame: Frame, held: Option<Held>) {
+        // The connection may have ended meanwhile.
+        let _ = self.frames.send((frame, held));
+    }
+
+    /// The answer to a call.
+    fn answer(&self, frame: Frame, mut held: Held) {
+        match held.answered(frame.body_bytes()) {
+            Ok(()) => self.send(frame, Some(held)),
+            Err(_) => self.unread.notify_one(),
+        }
+    }
+}
+
+/// A stream of appends that the peer has opened. Dropping it ends its task: nobody waits for its answers any more.
+struct Stream {
+    requests: mpsc::Sender<(AppendEntriesRequest<Types>, Held)>,
+    task: AbortHandle,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 struct Connection {
     inner: Arc<Inner>,
     node: u16,
-    answers: mpsc::UnboundedSender<Frame>,
-    calls: Arc<Semaphore>,
-    streams: HashMap<u64, mpsc::Sender<AppendEntriesRequest<Types>>>,
+    room: Arc<Room>,
+    answers: Answers,
+    streams: BTreeMap<(PartitionId, u64), Stream>,
 }
 
 impl Connection {
@@ -130,9 +222,9 @@ impl Connection {
     async fn take(&mut self, frame: Received) -> Result<(), ServeError> {
         match frame.kind {
             Kind::Call => self.call(frame).await,
-            Kind::Item => self.item(frame),
+            Kind::Item => self.item(frame).await,
             Kind::End => {
-                self.streams.remove(&frame.number);
+                self.streams.remove(&(frame.partition, frame.number));
                 Ok(())
             }
             Kind::Hello | Kind::Answer | Kind::Failure | Kind::ItemAnswer => Err(ServeError::WrongSide),
@@ -140,14 +232,15 @@ impl Connection {
     }
 
     async fn call(&mut self, mut frame: Received) -> Result<(), ServeError> {
+        let request_bytes = frame.body.len();
         let verb = Verb::take(&mut frame.body)?;
-        let permit = Arc::clone(&self.calls)
-            .acquire_owned()
-            .await
-            .expect("this semaphore is never closed");
+        let answer_bytes = match verb {
+            Verb::SnapshotChunk => SNAPSHOT_CHUNK_BYTES_MAX as usize,
+            _ => ANSWER_BYTES_GUESS,
+        };
+        let held = self.room.call(request_bytes, answer_bytes).await;
         let (inner, answers, node) = (Arc::clone(&self.inner), self.answers.clone(), self.node);
         tokio::spawn(async move {
-            let _permit = permit;
             let Received {
                 partition,
                 number,
@@ -158,45 +251,53 @@ impl Connection {
                 Ok(body) => (Kind::Answer, body),
                 Err(reason) => (Kind::Failure, vec![reason.into()]),
             };
-            // The connection may have ended meanwhile.
-            let _ = answers.send(Frame {
+            let frame = Frame {
                 kind,
                 partition,
                 number,
                 body,
-            });
+            };
+            answers.answer(frame, held);
         });
         Ok(())
     }
 
-    fn item(&mut self, frame: Received) -> Result<(), ServeError> {
+    async fn item(&mut self, frame: Received) -> Result<(), ServeError> {
         let Received {
             partition,
             number,
             body,
             ..
         } = frame;
+        let held = self.room.item(body.len()).await;
         let request = message::decode_append(body)?;
-        let streams = &mut self.streams;
-        let stream = match streams.get(&number) {
-            Some(stream) => stream,
-            None => {
-                let Some(Member { raft, .. }) = self.inner.group(partition) else {
-                    let reason = Bytes::from(not_here(partition));
-                    let _ = self
-                        .answers
-                        .send(Frame::new(Kind::Failure, partition, number, reason));
-                    return Ok(());
-                };
-                let (sender, requests) = mpsc::channel(STREAM_REQUESTS_MAX);
-                tokio::spawn(append(raft, partition, number, requests, self.answers.clone()));
-                streams.entry(number).or_insert(sender)
+        let key = (partition, number);
+        if !self.streams.contains_key(&key) {
+            let Some(Member { raft, .. }) = self.inner.group(partition) else {
+                let reason = Bytes::from(not_here(partition));
+                let failure = Frame::new(Kind::Failure, partition, number, reason);
+                self.answers.send(failure, Some(held));
+                return Ok(());
+            };
+            let of_group = (partition, 0)..=(partition, u64::MAX);
+            if self.streams.range(of_group).count() >= STREAMS_PER_GROUP_MAX {
+                return Err(ServeError::Streams(partition));
             }
-        };
-        match stream.try_send(request) {
+            self.streams.insert(key, self.open(raft, partition, number));
+        }
+        match self.streams[&key].requests.try_send((request, held)) {
             // A stream that ended has told the peer so; what it sent before it heard is void.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
             Err(mpsc::error::TrySendError::Full(_)) => Err(ServeError::Flood),
+        }
+    }
+
+    fn open(&self, raft: Raft, partition: PartitionId, number: u64) -> Stream {
+        let (sender, requests) = mpsc::channel(STREAM_REQUESTS_MAX);
+        let task = tokio::spawn(append(raft, partition, number, requests, self.answers.clone()));
+        Stream {
+            requests: sender,
+            task: task.abort_handle(),
         }
     }
 }
@@ -210,11 +311,16 @@ async fn append(
     raft: Raft,
     partition: PartitionId,
     number: u64,
-    requests: mpsc::Receiver<AppendEntriesRequest<Types>>,
-    answers: mpsc::UnboundedSender<Frame>,
+    requests: mpsc::Receiver<(AppendEntriesRequest<Types>, Held)>,
+    answers: Answers,
 ) {
-    let requests = futures_util::stream::unfold(requests, |mut requests| async {
-        requests.recv().await.map(|request| (request, requests))
+    // Each entry in it holds room.
+    let (taken, mut in_progress) = mpsc::unbounded_channel();
+    let requests = futures_util::stream::unfold((requests, taken), |(mut requests, taken)| async {
+        let (request, held) = requests.recv().await?;
+        // Who reads this may be about to end, and then so is this.
+        let _ = taken.send(held);
+        Some((request, (requests, taken)))
     });
     let mut results = pin!(raft.stream_append(requests));
     while let Some(result) = results.next().await {
@@ -222,9 +328,8 @@ async fn append(
             Ok(appended) => (Kind::ItemAnswer, message::encode_appended(&appended)),
             Err(fatal) => (Kind::Failure, Bytes::from(fatal.to_string())),
         };
-        if answers.send(Frame::new(kind, partition, number, body)).is_err() {
-            return;
-        }
+        let held = in_progress.try_recv().ok();
+        answers.send(Frame::new(kind, partition, number, body), held);
     }
 }
 
@@ -239,11 +344,19 @@ async fn carry_out(
         return inner.service.call(node, body).await;
     }
     let member = inner.group(partition).ok_or_else(|| not_here(partition))?;
-    let malformed = |error: MessageError| error.to_string();
     if let Verb::SnapshotOffer | Verb::SnapshotState | Verb::SnapshotChunk = verb {
         return snapshot(&member, node, verb, body).await;
     }
-    let raft = member.raft;
+    let answer = timeout(RAFT_CALL_MAX, raft_call(&member.raft, verb, body)).await;
+    answer.unwrap_or_else(|_| {
+        let seconds = RAFT_CALL_MAX.as_secs();
+        Err(format!("group {partition} has not answered for {seconds} s"))
+    })
+}
+
+/// A call about votes, heartbeats or the lead.
+async fn raft_call(raft: &Raft, verb: Verb, body: Bytes) -> Result<Vec<Bytes>, String> {
+    let malformed = |error: MessageError| error.to_string();
     let answer = match verb {
         Verb::Vote => {
             let request = message::decode_vote(&body).map_err(malformed)?;
@@ -307,3 +420,6 @@ async fn snapshot(member: &Member, node: u16, verb: Verb, body: Bytes) -> Result
     };
     Ok(vec![message::encode_snapshot_answer(&answer)])
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,12 @@ use super::frame::{Frame, FrameError, Kind, Received, write_pieces};
 /// Frames taken for one write.
 const FRAMES_PER_WRITE_MAX: usize = 64;
 
+/// Answers of one stream that wait to be looked at. There are never as many requests unanswered.
+const STREAM_ANSWERS_MAX: usize = 64;
+
+/// Bytes that are kept of why a peer refused.
+const REASON_BYTES_MAX: usize = 4 << 10;
+
 /// Why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerCallError {
@@ -51,7 +57,7 @@ pub(super) struct Wire {
     /// Raft node id of the process at the other end.
     pub(super) raft_id: u64,
     node: u16,
-    frames: mpsc::UnboundedSender<Frame>,
+    frames: mpsc::UnboundedSender<(Frame, ())>,
     next: AtomicU64,
     pending: Mutex<Pending>,
 }
@@ -59,7 +65,7 @@ pub(super) struct Wire {
 #[derive(Debug, Default)]
 struct Pending {
     calls: HashMap<u64, oneshot::Sender<Answer>>,
-    streams: HashMap<u64, mpsc::UnboundedSender<Answer>>,
+    streams: HashMap<u64, mpsc::Sender<Answer>>,
     closed: Option<String>,
 }
 
@@ -73,7 +79,7 @@ pub(crate) struct WireStream {
 
 impl Wire {
     /// The wire and the frames that a writer must send.
-    pub(super) fn new(raft_id: u64, node: u16) -> (Arc<Self>, mpsc::UnboundedReceiver<Frame>) {
+    pub(super) fn new(raft_id: u64, node: u16) -> (Arc<Self>, mpsc::UnboundedReceiver<(Frame, ())>) {
         let (frames, to_write) = mpsc::unbounded_channel();
         let wire = Self {
             raft_id,
@@ -111,9 +117,9 @@ impl Wire {
     pub(super) fn open(
         self: &Arc<Self>,
         partition: PartitionId,
-    ) -> Result<(WireStream, mpsc::UnboundedReceiver<Answer>), PeerCallError> {
+    ) -> Result<(WireStream, mpsc::Receiver<Answer>), PeerCallError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, answers) = mpsc::unbounded_channel();
+        let (sender, answers) = mpsc::channel(STREAM_ANSWERS_MAX);
         let mut pending = self.pending();
         if let Some(reason) = &pending.closed {
             return Err(self.not_connected(reason.clone()));
@@ -129,12 +135,13 @@ impl Wire {
 
     fn send(&self, kind: Kind, partition: PartitionId, number: u64, body: Vec<Bytes>) {
         // A writer that is gone has closed the wire, or will: whoever waits hears of it there.
-        let _ = self.frames.send(Frame {
+        let frame = Frame {
             kind,
             partition,
             number,
             body,
-        });
+        };
+        let _ = self.frames.send((frame, ()));
     }
 
     /// Hands a received frame to who waits for it.
@@ -142,7 +149,8 @@ impl Wire {
         let answer = match frame.kind {
             Kind::Failure => Err(PeerCallError::Refused {
                 node: self.node,
-                reason: String::from_utf8_lossy(&frame.body).into_owned(),
+                reason: String::from_utf8_lossy(&frame.body[..frame.body.len().min(REASON_BYTES_MAX)])
+                    .into_owned(),
             }),
             _ => Ok(frame.body),
         };
@@ -155,8 +163,11 @@ impl Wire {
             && let Some(call) = pending.calls.remove(&frame.number)
         {
             let _ = call.send(answer); // the caller may have gone
-        } else if let Some(stream) = pending.streams.get(&frame.number) {
-            let _ = stream.send(answer);
+        } else if let Some(stream) = pending.streams.get(&frame.number)
+            && stream.try_send(answer).is_err()
+        {
+            // Nobody reads it, or it has more answers than requests: it ends.
+            pending.streams.remove(&frame.number);
         }
     }
 
@@ -168,7 +179,7 @@ impl Wire {
             let _ = call.send(Err(self.no_answer(reason.to_owned())));
         }
         for (_, stream) in pending.streams.drain() {
-            let _ = stream.send(Err(self.no_answer(reason.to_owned())));
+            let _ = stream.try_send(Err(self.no_answer(reason.to_owned())));
         }
     }
 
@@ -208,19 +219,21 @@ impl Drop for ForgetCall<'_> {
     }
 }
 
-/// Writes frames until there are no more senders or the connection fails.
-pub(super) async fn write_frames<W: AsyncWrite + Unpin>(
-    mut frames: mpsc::UnboundedReceiver<Frame>,
+/// Writes frames until there are no more senders or the connection fails. What comes with a frame is dropped once it is written.
+pub(super) async fn write_frames<W: AsyncWrite + Unpin, H>(
+    mut frames: mpsc::UnboundedReceiver<(Frame, H)>,
     output: &mut W,
     body_bytes_max: usize,
 ) -> Result<(), FrameError> {
-    let mut batch = Vec::new();
+    let (mut batch, mut held) = (Vec::new(), Vec::new());
     while frames.recv_many(&mut batch, FRAMES_PER_WRITE_MAX).await > 0 {
         let mut pieces = Vec::new();
-        for frame in batch.drain(..) {
+        for (frame, with_it) in batch.drain(..) {
             pieces.extend(frame.pieces(body_bytes_max)?);
+            held.push(with_it);
         }
         write_pieces(output, &mut pieces).await?;
+        held.clear();
     }
     Ok(())
 }

@@ -167,7 +167,7 @@ impl Cluster {
     }
 
     /// Proposes until it is applied. A leader without a quorum refuses, and nobody may lead for a while.
-    async fn apply_when_possible(&self, number: u64) -> Seen {
+    pub(crate) async fn apply_when_possible(&self, number: u64) -> Seen {
         loop {
             let (leader, term) = self.leader().await;
             let Replica { group, machine } = &self.nodes[&leader].replica;

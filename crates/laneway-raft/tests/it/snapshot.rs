@@ -38,11 +38,23 @@ struct Store {
     made: AtomicUsize,
     taken: AtomicU64,
     read: AtomicUsize,
-    /// Reads after which each further one fails.
-    reads_max: watch::Sender<usize>,
+    /// Bytes of the first file, behind which each read fails.
+    readable: watch::Sender<u64>,
 }
 
 impl Store {
+    fn open(vfs: &Arc<dyn Vfs>, base: PathBuf, readable: u64) -> Arc<Self> {
+        Arc::new(Self {
+            held: Mutex::new(OutgoingSnapshot::find(vfs, &base, P).unwrap().map(Arc::new)),
+            base,
+            seen: OnceLock::new(),
+            made: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
+            read: AtomicUsize::new(0),
+            readable: watch::Sender::new(readable),
+        })
+    }
+
     fn held_snapshot(&self) -> Option<Arc<OutgoingSnapshot>> {
         self.held.lock().unwrap().clone()
     }
@@ -99,7 +111,9 @@ impl SnapshotStore for Store {
 
     fn read(&self, part: SnapshotPart) -> BoxFuture<'_, Result<Bytes, String>> {
         Box::pin(async move {
-            if self.read.fetch_add(1, Ordering::SeqCst) >= *self.reads_max.borrow() {
+            self.read.fetch_add(1, Ordering::SeqCst);
+            let readable = *self.readable.borrow();
+            if readable < u64::MAX && (part.file > 0 || part.at >= readable) {
                 return Err("interrupted by the test".to_owned());
             }
             let held = self.held_snapshot().ok_or("nothing is held")?;
@@ -143,7 +157,7 @@ struct Side {
 }
 
 impl Side {
-    async fn start(number: u16, dir: &Path, ports: &[u16], reads_max: usize) -> Self {
+    async fn start(number: u16, dir: &Path, ports: &[u16], readable: u64) -> Self {
         let peers = start_peers(options(number, ports)).await;
         let (wal, _) = open_wal(&dir.join(number.to_string()));
         let base = dir.join(format!("{number}-replica"));
@@ -157,15 +171,7 @@ impl Side {
         generation
             .settle(&vfs, applied.applied.map(|(index, ..)| index))
             .unwrap();
-        let store = Arc::new(Store {
-            held: Mutex::new(OutgoingSnapshot::find(&vfs, &base, P).unwrap().map(Arc::new)),
-            base,
-            seen: OnceLock::new(),
-            made: AtomicUsize::new(0),
-            taken: AtomicU64::new(0),
-            read: AtomicUsize::new(0),
-            reads_max: watch::Sender::new(reads_max),
-        });
+        let store = Store::open(&vfs, base, readable);
         let snapshots: Arc<dyn SnapshotStore> = store.clone();
         let replica = Replica::open_with_snapshots(
             PARTITION,
@@ -220,8 +226,8 @@ fn restore(vfs: &Arc<dyn Vfs>, generation: &Generation) -> (AppliedState, Vec<By
 }
 
 /// Node 1 alone, with 50 bodies applied of which 40 are purged.
-async fn leader_with_purged_log(dir: &Path, ports: &[u16], reads_max: usize) -> (Side, u64) {
-    let one = Side::start(1, dir, ports, reads_max).await;
+async fn leader_with_purged_log(dir: &Path, ports: &[u16], readable: u64) -> (Side, u64) {
+    let one = Side::start(1, dir, ports, readable).await;
     one.replica
         .group
         .initialize(BTreeSet::from([raft_id(1)]))
@@ -235,23 +241,28 @@ async fn leader_with_purged_log(dir: &Path, ports: &[u16], reads_max: usize) -> 
     (one, term)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn learner_behind_the_purged_log_gets_a_snapshot_through_interruptions() {
-    let dir = tempfile::tempdir().unwrap();
-    let ports = free_ports(2);
-    let (one, term) = leader_with_purged_log(dir.path(), &ports, 3).await;
-    let two = Side::start(2, dir.path(), &ports, usize::MAX).await;
+/// That node, and node 2 as a learner which has received three chunks and cannot get the fourth.
+async fn interrupted_transfer(dir: &Path, ports: &[u16]) -> (Side, u64, Side) {
+    let (one, term) = leader_with_purged_log(dir, ports, 3 << 20).await;
+    let two = Side::start(2, dir, ports, u64::MAX).await;
     one.replica.group.add_learner(raft_id(2)).await.unwrap();
-
-    // The sender fails each read behind the third; the receiver asks again with each offer.
+    // So many are read only after the first attempt has failed: the receiver goes on with each offer.
     let interrupted = async {
-        while one.store.read.load(Ordering::SeqCst) < 6 {
+        while one.store.read.load(Ordering::SeqCst) < 9 {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(PATIENCE, interrupted)
         .await
-        .expect("the transfer begins");
+        .expect("the transfer begins, and begins again");
+    (one, term, two)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn learner_behind_the_purged_log_gets_a_snapshot_through_interruptions() {
+    let dir = tempfile::tempdir().unwrap();
+    let ports = free_ports(2);
+    let (one, term, two) = interrupted_transfer(dir.path(), &ports).await;
     one.replica.apply(term, 50..60).await;
     let later = one.replica.machine.seen().checkpoint(55);
     one.replica.machine.checkpoint.send_replace(Some(later));
@@ -265,8 +276,8 @@ async fn learner_behind_the_purged_log_gets_a_snapshot_through_interruptions() {
     // The receiver dies in the middle and goes on where it was.
     two.stop().await;
     one.store.read.store(0, Ordering::SeqCst);
-    one.store.reads_max.send_replace(usize::MAX);
-    let two = Side::start(2, dir.path(), &ports, usize::MAX).await;
+    one.store.readable.send_replace(u64::MAX);
+    let two = Side::start(2, dir.path(), &ports, u64::MAX).await;
     two.replica.machine.wait(|seen| seen.placed).await;
     assert_eq!(
         two.replica.machine.seen().applied,
@@ -287,7 +298,7 @@ async fn learner_behind_the_purged_log_gets_a_snapshot_through_interruptions() {
     );
 
     two.stop().await;
-    let two = Side::start(2, dir.path(), &ports, usize::MAX).await;
+    let two = Side::start(2, dir.path(), &ports, u64::MAX).await;
     assert!(!two.restored.is_empty());
     two.holds(0..60).await;
     assert_eq!(two.replica.group.metrics().state, GroupState::Learner);
@@ -318,17 +329,7 @@ async fn learner_behind_the_purged_log_gets_a_snapshot_through_interruptions() {
 async fn sender_that_restarts_offers_the_same_snapshot_again() {
     let dir = tempfile::tempdir().unwrap();
     let ports = free_ports(2);
-    let (one, _) = leader_with_purged_log(dir.path(), &ports, 4).await;
-    let two = Side::start(2, dir.path(), &ports, usize::MAX).await;
-    one.replica.group.add_learner(raft_id(2)).await.unwrap();
-    let interrupted = async {
-        while one.store.read.load(Ordering::SeqCst) < 5 {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, interrupted)
-        .await
-        .expect("the transfer begins");
+    let (one, _, two) = interrupted_transfer(dir.path(), &ports).await;
     let id = one.store.held_snapshot().unwrap().offer().id;
     // Its machine keeps nothing beside the log: it is told again what the purged part held.
     let seen = one.replica.machine.seen();
@@ -352,15 +353,7 @@ async fn restart_on(name: CheckpointName, dir: &Path, ports: &[u16]) -> Side {
     let (wal, _) = open_wal(&dir.join("1"));
     let base = dir.join("1-replica");
     let vfs: Arc<dyn Vfs> = Arc::new(RealVfs);
-    let store = Arc::new(Store {
-        held: Mutex::new(OutgoingSnapshot::find(&vfs, &base, P).unwrap().map(Arc::new)),
-        base,
-        seen: OnceLock::new(),
-        made: AtomicUsize::new(0),
-        taken: AtomicU64::new(0),
-        read: AtomicUsize::new(0),
-        reads_max: watch::Sender::new(usize::MAX),
-    });
+    let store = Store::open(&vfs, base, u64::MAX);
     let applied = AppliedState {
         applied: Some((name.index, name.term, name.leader)),
         membership: name.membership,
