@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -73,9 +74,8 @@ impl BodyReader {
             }
             _ => self.collect(announced, &mut body).await,
         };
-        // Whoever waits for `100 Continue` has sent nothing yet: asking for the rest would make it send all.
-        if result.as_ref().is_err_and(ApiError::leaves_body) && !headers.contains_key(header::EXPECT) {
-            discard(body).await;
+        if result.as_ref().is_err_and(ApiError::leaves_body) {
+            discard(headers, body).await;
         }
         result
     }
@@ -143,7 +143,11 @@ impl BodyReader {
 
 /// Receives and drops the rest of a refused body: closing a connection with unread bytes would reset it, and its sender
 /// might never see the answer.
-async fn discard(mut body: Body) {
+pub(crate) async fn discard(headers: &HeaderMap, mut body: Body) {
+    // Whoever waits for `100 Continue` has sent nothing yet: asking for the rest would make it send all.
+    if headers.contains_key(header::EXPECT) || body.is_end_stream() {
+        return;
+    }
     let receive = async {
         let mut left = DISCARD_BYTES_MAX;
         while let Some(Ok(frame)) = body.frame().await {

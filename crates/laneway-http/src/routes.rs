@@ -6,6 +6,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 
+use crate::body::discard;
 use crate::counts::Verb;
 use crate::error::ApiError;
 use crate::gateway::{Gateway, observe};
@@ -55,23 +56,23 @@ pub(crate) fn router(gateway: &Gateway) -> Router {
         .route("/api/v1/resources/queues/{queue}", one_queue())
         .route(
             "/api/v1/messages/{lane}/{transaction}",
-            on(Verb::Message, get(message::detail)).merge(on(Verb::Redrive, delete(redrive::delete))),
+            on(Verb::Message, get(message::detail)).merge(on(Verb::DeadLetters, delete(redrive::delete))),
         )
         .route(
             "/api/v1/messages/{lane}/{transaction}/retry",
-            on(Verb::Redrive, post(redrive::retry)),
+            on(Verb::Replay, post(redrive::retry)),
         )
-        .route("/api/v1/dlq", on(Verb::Redrive, get(redrive::list)))
+        .route("/api/v1/dlq", on(Verb::DeadLetters, get(redrive::list)))
         .route(
             "/api/v1/dlq/{row}/replay",
-            on(Verb::Redrive, post(redrive::replay)),
+            on(Verb::Replay, post(redrive::replay)),
         )
-        .route("/admin/v1/status", on(Verb::Admin, get(admin::status)))
-        .route("/admin/v1/digest", on(Verb::Admin, get(admin::digest)))
-        .route("/admin/v1/cluster", on(Verb::Admin, get(cluster::status)))
+        .route("/admin/v1/status", on(Verb::Status, get(admin::status)))
+        .route("/admin/v1/digest", on(Verb::Status, get(admin::digest)))
+        .route("/admin/v1/cluster", on(Verb::Cluster, get(cluster::status)))
         .route(
             "/admin/v1/cluster/changes",
-            on(Verb::Admin, post(cluster::change)),
+            on(Verb::Cluster, post(cluster::change)),
         )
         .route("/health", on(Verb::Health, get(health::health)))
         .route("/livez", on(Verb::Health, get(health::live)))
@@ -84,20 +85,32 @@ pub(crate) fn router(gateway: &Gateway) -> Router {
 }
 
 async fn no_such_route(State(gateway): State<Gateway>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    discard(&parts.headers, body).await;
     gateway.counted(
         Verb::Other,
-        ApiError::no_such_route(request.uri().path()).into_response(),
+        ApiError::no_such_route(parts.uri.path()).into_response(),
     )
 }
 
 async fn wrong_method(State(gateway): State<Gateway>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    discard(&parts.headers, body).await;
     gateway.counted(
         Verb::Other,
-        ApiError::wrong_method(request.uri().path()).into_response(),
+        ApiError::wrong_method(parts.uri.path()).into_response(),
     )
 }
 
 /// Writes an answer's JSON.
 fn json<T: serde::Serialize>(status: axum::http::StatusCode, body: &T) -> Response {
     (status, axum::Json(body)).into_response()
+}
+
+/// Writes an answer's JSON that takes about `bytes`: room for it is made once.
+fn json_of_size<T: serde::Serialize>(status: axum::http::StatusCode, body: &T, bytes: usize) -> Response {
+    let mut text = Vec::with_capacity(bytes);
+    serde_json::to_writer(&mut text, body).expect("plain data is written to memory");
+    let json = axum::http::HeaderValue::from_static("application/json");
+    (status, [(axum::http::header::CONTENT_TYPE, json)], text).into_response()
 }

@@ -82,8 +82,48 @@ impl Node {
         let word = self.at_leader(group, DescribeGroup);
         match tokio::time::timeout(LEADER_WORD_WAIT, word).await {
             Ok(Ok(described)) => described,
-            Ok(Err(_)) | Err(_) => describe_here(group, self.group(group).as_ref()),
+            Ok(Err(_)) | Err(_) => self.describe_here(group),
         }
+    }
+
+    /// The group as the replica here sees it. How far a node is that no longer answers, nobody knows.
+    fn describe_here(&self, partition: PartitionId) -> ClusterGroup {
+        let Some(group) = self.group(partition) else {
+            return ClusterGroup {
+                partition,
+                term: 0,
+                leader: None,
+                members: Vec::new(),
+            };
+        };
+        let (members, mut matched) = (group.members(), group.matched());
+        matched.retain(|raft_id, _| self.is_heard(*raft_id));
+        let leadership = group.leadership();
+        if leadership.is_self
+            && let Some(us) = leadership.leader
+        {
+            matched.insert(us, group.metrics().last_index);
+        }
+        let member = |raft_id: u64, voter| ClusterMember {
+            node: node_number(raft_id),
+            generation: generation(raft_id),
+            voter,
+            matched: matched.get(&raft_id).copied().flatten(),
+        };
+        let voters = members.voters.iter().map(|id| member(*id, true));
+        let learners = members.learners.iter().map(|id| member(*id, false));
+        ClusterGroup {
+            partition,
+            term: leadership.term,
+            leader: leadership.leader.map(node_number),
+            members: voters.chain(learners).collect(),
+        }
+    }
+
+    /// Whether the process with this data answers.
+    fn is_heard(&self, raft_id: u64) -> bool {
+        let node = node_number(raft_id);
+        self.raft_id_of(node) == Some(raft_id) && self.inner.pulses.answers(node)
     }
 
     /// The group as it is open here.
@@ -157,38 +197,6 @@ impl AtLeader for DescribeGroup {
     type Answer = ClusterGroup;
 
     async fn run(self, node: Node, group: PartitionId) -> Result<ClusterGroup, RequestError> {
-        Ok(describe_here(group, node.group(group).as_ref()))
-    }
-}
-
-fn describe_here(partition: PartitionId, group: Option<&Group>) -> ClusterGroup {
-    let Some(group) = group else {
-        return ClusterGroup {
-            partition,
-            term: 0,
-            leader: None,
-            members: Vec::new(),
-        };
-    };
-    let (members, matched) = (group.members(), group.matched());
-    let leadership = group.leadership();
-    let last = group.metrics().last_index;
-    let member = |raft_id: u64, voter| ClusterMember {
-        node: node_number(raft_id),
-        generation: generation(raft_id),
-        voter,
-        matched: if leadership.is_self && leadership.leader == Some(raft_id) {
-            last
-        } else {
-            matched.get(&raft_id).copied().flatten()
-        },
-    };
-    let voters = members.voters.iter().map(|id| member(*id, true));
-    let learners = members.learners.iter().map(|id| member(*id, false));
-    ClusterGroup {
-        partition,
-        term: leadership.term,
-        leader: leadership.leader.map(node_number),
-        members: voters.chain(learners).collect(),
+        Ok(node.describe_here(group))
     }
 }

@@ -35,7 +35,7 @@ use laneway_core::settings::{GroupRow, GroupStart, QueueRow};
 use tokio::time::Instant;
 
 use crate::api::{ErrorClass, RequestError};
-use crate::caller::outcome_unknown;
+use crate::caller::{WhoseOutcome, outcome_unknown};
 use crate::node::Node;
 use crate::partition::PartitionHandle;
 
@@ -90,12 +90,14 @@ impl Node {
         }
     }
 
-    /// The queue and the group's registration on it, made when there is none and known to every partition.
+    /// The queue and the group's registration on it, made when there is none and known to every partition. Leaders are looked
+    /// for until `leader_by`.
     pub(crate) async fn group_for_pop(
         &self,
         queue: &str,
         group: &str,
         start: GroupStart,
+        leader_by: Instant,
     ) -> Result<QueueRow, RequestError> {
         let known = {
             let catalog = self.inner.catalog.machine();
@@ -103,6 +105,7 @@ impl Node {
                 .queue(queue)
                 .and_then(|row| Some((row.clone(), catalog.group(row.id, group)?.version)))
         };
+        let is_new = known.is_none();
         let (row, version) = match known {
             Some(known) => known,
             None => {
@@ -111,7 +114,7 @@ impl Node {
                     group: group.to_owned(),
                     start,
                 };
-                match self.propose_to_catalog(command).await? {
+                match self.propose_to_catalog_by(leader_by, command).await? {
                     (
                         CatalogReply::Group {
                             queue,
@@ -124,27 +127,44 @@ impl Node {
                 }
             }
         };
-        self.taken_everywhere(version.0).await?;
-        Ok(row)
+        match self.lacking(version.0, Some(leader_by)).await {
+            None => Ok(row),
+            Some(partition) if is_new => Err(not_taken_everywhere(partition)),
+            Some(partition) => Err(partition.not_taken_up()),
+        }
     }
 
     /// Waits until every partition has applied the catalog up to `version`.
     pub(crate) async fn taken_everywhere(&self, version: u64) -> Result<(), RequestError> {
+        match self.lacking(version, None).await {
+            None => Ok(()),
+            Some(partition) => Err(not_taken_everywhere(partition)),
+        }
+    }
+
+    /// The first partition that has not applied the catalog up to `version` within `outcome_wait_ms`; one without a leader is
+    /// waited for no longer than until `leader_by`.
+    async fn lacking(&self, version: u64, leader_by: Option<Instant>) -> Option<&Arc<PartitionHandle>> {
         let deadline = Instant::now() + Duration::from_millis(self.inner.limits.outcome_wait_ms);
         for partition in &self.inner.partitions {
             if *partition.catalog_version.borrow() >= version {
                 continue;
             }
             let mut seen = partition.catalog_version.subscribe();
-            let wait = tokio::time::timeout_at(deadline, seen.wait_for(|seen| *seen >= version));
-            if !matches!(wait.await, Ok(Ok(_))) {
-                return Err(outcome_unknown(
-                    "the change is committed but not taken everywhere yet",
-                    &**partition,
-                ));
+            let first = leader_by.map_or(deadline, |leader_by| leader_by.min(deadline));
+            let mut taken = tokio::time::timeout_at(first, seen.wait_for(|seen| *seen >= version))
+                .await
+                .is_ok_and(|seen| seen.is_ok());
+            if !taken && first < deadline && self.lack_of(partition.id).is_none() {
+                taken = tokio::time::timeout_at(deadline, seen.wait_for(|seen| *seen >= version))
+                    .await
+                    .is_ok_and(|seen| seen.is_ok());
+            }
+            if !taken {
+                return Some(partition);
             }
         }
-        Ok(())
+        None
     }
 
     /// Refuses writes that need space while the disk is low.
@@ -173,6 +193,10 @@ pub(crate) fn content_hash(parts: &[&[u8]]) -> u64 {
         hash.update(part);
     }
     hash.digest()
+}
+
+fn not_taken_everywhere(partition: &PartitionHandle) -> RequestError {
+    outcome_unknown("the change is committed but not taken everywhere yet", partition)
 }
 
 fn unexpected(reply: &impl std::fmt::Debug) -> RequestError {

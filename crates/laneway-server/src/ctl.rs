@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use laneway_client::wire::{
     DeadLetterList, DeleteDeadLettersResponse, DigestResponse, GroupStatus, QueueDetail, QueueList,
     ReplayResponse, StatusResponse,
 };
-use laneway_client::{Client, DeadLetter, DeadLetterQuery};
+use laneway_client::{Client, ClientError, DeadLetter, DeadLetterQuery};
 use serde::Serialize;
 
 use cluster::ClusterCommand;
@@ -21,15 +22,24 @@ mod table;
 /// Node asked unless told otherwise.
 const URL_DEFAULT: &str = "http://127.0.0.1:6632";
 
+/// Where the node to ask can be named, too.
+const URL_VARIABLE: &str = "LANEWAY_URL";
+
+/// Longest wait for an answer unless told otherwise. A node that has no leader to ask says so well before.
+const TIMEOUT_SECONDS_DEFAULT: u64 = 10;
+
 /// Most dead letters skipped by a listing; the broker's limit.
 const DEAD_LETTERS_SKIPPED_MAX: u32 = 1_000_000_000;
 
 /// Arguments of `laneway ctl`.
 #[derive(Debug, Args)]
 pub struct CtlArgs {
-    /// Address of the node.
-    #[arg(long, global = true, default_value = URL_DEFAULT)]
+    /// HTTP address of the node to ask.
+    #[arg(long, global = true, env = URL_VARIABLE, default_value = URL_DEFAULT)]
     url: String,
+    /// Longest wait for an answer, in seconds. A change of the cluster takes what it takes once the node has shown that it answers.
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = TIMEOUT_SECONDS_DEFAULT, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
     /// Print the node's answer as JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -53,6 +63,16 @@ enum CtlCommand {
     /// For finding faults.
     #[command(subcommand)]
     Debug(DebugCommand),
+}
+
+impl CtlCommand {
+    fn changes(&self) -> bool {
+        match self {
+            Self::Status | Self::Queue(_) | Self::Debug(_) | Self::Dlq(DlqCommand::List(_)) => false,
+            Self::Dlq(DlqCommand::Retry(_) | DlqCommand::Delete { .. }) => true,
+            Self::Cluster(command) => !matches!(command, ClusterCommand::Status),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -127,12 +147,32 @@ pub fn run(args: CtlArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let text = runtime
         .context("cannot start the runtime")?
-        .block_on(answer(&args))?;
+        .block_on(answer(&args))
+        .map_err(|error| advised(error, &args))?;
     io::stdout().write_all(text.as_bytes()).context("cannot print")
 }
 
+/// The error with what to do about it.
+fn advised(error: anyhow::Error, args: &CtlArgs) -> anyhow::Error {
+    let perhaps = if args.command.changes() {
+        "; the change may be done: look before you repeat it"
+    } else {
+        ""
+    };
+    match error.downcast_ref::<ClientError>() {
+        Some(ClientError::Connect { .. }) => {
+            anyhow!("{error}; start the node, or name another one with --url or {URL_VARIABLE}")
+        }
+        Some(ClientError::NoAnswer { .. }) => anyhow!(
+            "{error}; the node may hang, be stopped or have too much to do: look at its process and its log, ask another node with --url, or wait longer than {} s with --timeout{perhaps}",
+            args.timeout
+        ),
+        _ => error,
+    }
+}
+
 async fn answer(args: &CtlArgs) -> Result<String> {
-    let client = Client::new(&args.url)?;
+    let client = Client::new(&args.url)?.with_answer_wait(Duration::from_secs(args.timeout));
     let json = args.json;
     match &args.command {
         CtlCommand::Status => shown(json, &client.status().await?, status),

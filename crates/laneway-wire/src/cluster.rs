@@ -54,7 +54,7 @@ pub struct ClusterMember {
     pub generation: String,
     /// It votes; one that does not is catching up.
     pub voter: bool,
-    /// Index of the last entry that it is known to have; only the group's leader knows.
+    /// Index of the last entry that it is known to have; only the group's leader knows, and only while the node answers.
     pub matched: Option<u64>,
 }
 
@@ -76,4 +76,7 @@ pub struct ClusterChangeRequest<'a> {
 pub struct ClusterChangeResponse {
     /// Groups that were changed; the others were so already.
     pub changed: Vec<String>,
+    /// When nothing was changed: what is so already, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }

@@ -16,22 +16,37 @@ use crate::gateway::Gateway;
 use crate::names::request_id;
 
 pub(crate) async fn status(State(gateway): State<Gateway>, request: Request) -> Result<Response, ApiError> {
-    require_loopback(&request)?;
+    require_loopback(request).await?;
     Ok(super::json(StatusCode::OK, &answer(gateway.node.cluster().await)))
 }
 
 pub(crate) async fn change(State(gateway): State<Gateway>, request: Request) -> Result<Response, ApiError> {
-    require_loopback(&request)?;
+    let request = require_loopback(request).await?;
     let (parts, received) = gateway.receive(request).await?;
     // A change is idempotent: the id is checked like on every write, but needs no kept answer.
     request_id(&parts.headers)?;
-    let changed = gateway
-        .node
-        .change_cluster(parse(&received.bytes)?)
-        .await?
-        .changed;
-    let changed = changed.iter().map(PartitionId::to_string).collect();
-    Ok(super::json(StatusCode::OK, &ClusterChangeResponse { changed }))
+    let change = parse(&received.bytes)?;
+    let done = gateway.node.change_cluster(change).await?;
+    let answer = ClusterChangeResponse {
+        note: done.changed.is_empty().then(|| note(change)),
+        changed: done.changed.iter().map(PartitionId::to_string).collect(),
+    };
+    Ok(super::json(StatusCode::OK, &answer))
+}
+
+/// What was so before.
+fn note(change: ClusterChange) -> String {
+    match change {
+        ClusterChange::AddNode(node) => format!("node {node} votes in every group already"),
+        ClusterChange::RemoveNode(node) => format!("node {node} is no member of any group"),
+        ClusterChange::TransferLeader(None, node) => format!("node {node} leads every group already"),
+        ClusterChange::TransferLeader(Some(PartitionId::CATALOG), node) => {
+            format!("node {node} leads the catalog already")
+        }
+        ClusterChange::TransferLeader(Some(group), node) => {
+            format!("node {node} leads partition {group} already")
+        }
+    }
 }
 
 /// Reads and checks a body.
@@ -130,6 +145,20 @@ mod tests {
         check(
             r#"{"change":"transfer_leader","node":1,"partition":"3"}"#,
             ClusterChange::TransferLeader(Some(PartitionId(3)), 1),
+        );
+    }
+
+    #[test]
+    fn what_was_so_already_is_said() {
+        let check = |change, wanted: &str| assert_eq!(note(change), wanted);
+        check(ClusterChange::RemoveNode(9), "node 9 is no member of any group");
+        check(ClusterChange::AddNode(2), "node 2 votes in every group already");
+        let lead = |group| ClusterChange::TransferLeader(group, 1);
+        check(lead(None), "node 1 leads every group already");
+        check(lead(Some(PartitionId(3))), "node 1 leads partition 3 already");
+        check(
+            lead(Some(PartitionId::CATALOG)),
+            "node 1 leads the catalog already",
         );
     }
 

@@ -391,6 +391,22 @@ async fn body_over_the_limit_is_refused_and_the_connection_lives_or_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusal_of_a_request_whose_body_nobody_wants_is_answered_all_the_same() {
+    let broker = Broker::start().await;
+    // More than the sockets hold.
+    let body = "x".repeat(16 * 1024 * 1024);
+    for (target, status, code) in [
+        ("/nowhere", 404, "no_such_route"),
+        ("/livez", 405, "method_not_allowed"),
+    ] {
+        broker
+            .request("POST", target, &body)
+            .await
+            .expect_error(status, code);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_or_broken_bodies_are_given_up() {
     let options = HttpOptions {
         body_read_timeout: Duration::from_millis(200),

@@ -53,7 +53,7 @@ pub struct ClusterMember {
     pub generation: String,
     /// It votes.
     pub voter: bool,
-    /// Index of the last entry that it is known to have; only the group's leader knows.
+    /// Index of the last entry that it is known to have; only the group's leader knows, and only while the node answers.
     pub matched: Option<u64>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use laneway_core::ids::PartitionId;
-use laneway_raft::{Group, node_number};
+use laneway_raft::{ChangeError, Group, node_number};
 use laneway_storage::vfs::Vfs;
 use tokio::time::Instant;
 
@@ -24,6 +24,9 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
 /// Longest wait for the lead to pass on when the node stops.
 const HAND_OVER_WAIT: Duration = Duration::from_secs(2);
+
+/// Between two looks at whether the others still run, while the lead passes on.
+const OTHERS_LOOK: Duration = Duration::from_millis(20);
 
 /// What a node remembers of its groups and peers from round to round.
 struct Tender {
@@ -129,9 +132,17 @@ impl Tender {
         }
     }
 
-    /// New data of a member's node: first it learns, then it votes in the place of the old one.
+    /// New data of a member's node: first it learns, then it votes in the place of the old one. A change that was cut short
+    /// is finished before that.
     async fn replace(&self, id: PartitionId, group: &Group) -> Result<(), String> {
         let members = group.members();
+        if members.joint {
+            return match group.finish_change().await {
+                // In progress: somebody is about it.
+                Ok(_) | Err(ChangeError::InProgress) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            };
+        }
         let change = Change {
             node: &self.node,
             id,
@@ -234,24 +245,63 @@ impl Node {
     }
 
     /// Hands the lead of every group to another node that is there, so that nobody has to notice that this one stops. Returns
-    /// within seconds, whatever comes of it.
+    /// within seconds, whatever comes of it; at once when too few others run for any of them to lead.
     pub async fn hand_over(&self) {
         let handing = self.group_ids().filter_map(|id| {
             let group = self.group(id).filter(|group| group.leadership().is_self)?;
             let voters = group.members().voters;
-            (voters.len() > 1).then_some(async move {
-                let change = Change {
-                    node: self,
-                    id,
-                    group: &group,
-                };
-                match tokio::time::timeout(HAND_OVER_WAIT, change.hand_over(&voters)).await {
-                    Ok(Ok(())) => tracing::info!(partition = %id, "handed the lead over"),
-                    Ok(Err(error)) => tracing::warn!(partition = %id, %error, "cannot hand the lead over"),
-                    Err(_) => tracing::warn!(partition = %id, "handing the lead over took too long"),
-                }
-            })
+            (voters.len() > 1).then(|| self.hand_group_over(id, group, voters))
         });
         join_all(handing).await;
+    }
+
+    async fn hand_group_over(&self, id: PartitionId, group: Group, voters: BTreeSet<u64>) {
+        let change = Change {
+            node: self,
+            id,
+            group: &group,
+        };
+        let handing = tokio::time::timeout(HAND_OVER_WAIT, change.hand_over(&voters));
+        // Looked at first, and on and on: they may be stopping, too.
+        let others_are_gone = async {
+            while self.others_can_lead(&voters) {
+                tokio::time::sleep(OTHERS_LOOK).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = others_are_gone => {
+                tracing::debug!(partition = %id, "too few other nodes run for one of them to lead: the lead is not handed over");
+            }
+            handed = handing => match handed {
+                Ok(Ok(())) => tracing::info!(partition = %id, "handed the lead over"),
+                Ok(Err(error)) => tracing::warn!(partition = %id, %error, "cannot hand the lead over"),
+                Err(_) => tracing::warn!(partition = %id, "handing the lead over took too long"),
+            }
+        }
+    }
+
+    /// Whether the voters but this one would be a quorum, as far as it is connected to them.
+    fn others_can_lead(&self, voters: &BTreeSet<u64>) -> bool {
+        let us = self.inner.standing.identity().raft_id();
+        let others = voters
+            .iter()
+            .filter(|id| **id != us && self.raft_id_of(node_number(**id)) == Some(**id));
+        is_quorum(others.count(), voters.len())
+    }
+}
+
+fn is_quorum(count: usize, voters: usize) -> bool {
+    count > voters / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quorum_is_more_than_half_of_the_voters() {
+        let least = |voters| (0..=voters).find(|count| is_quorum(*count, voters)).unwrap();
+        assert_eq!([1, 2, 3, 4, 5].map(least), [1, 2, 2, 3, 3]);
     }
 }

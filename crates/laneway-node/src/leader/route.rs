@@ -90,6 +90,11 @@ impl Node {
         let seen = *place.leadership.borrow();
         let Some(leader) = seen.leader else {
             let us = self.inner.standing.identity();
+            if us.cluster_id == 0 {
+                return Some(format!(
+                    "{name} is not founded yet: all nodes of the cluster file must run and reach each other; the log says which this node waits for"
+                ));
+            }
             let is_member = place.group.as_ref().is_some_and(|group| {
                 let members = group.members();
                 members.voters.contains(&us.raft_id()) || members.learners.contains(&us.raft_id())
@@ -133,6 +138,18 @@ impl Node {
         group: PartitionId,
         request: R,
     ) -> Result<R::Answer, RequestError> {
+        let leader_by = Instant::now() + Duration::from_millis(self.inner.limits.leader_wait_ms);
+        self.at_leader_by(leader_by, group, request).await
+    }
+
+    /// The same, for a request of several steps that share one wait: a leader is looked for until `leader_by`. It is asked
+    /// once even after that.
+    pub(crate) async fn at_leader_by<R: AtLeader>(
+        &self,
+        leader_by: Instant,
+        group: PartitionId,
+        request: R,
+    ) -> Result<R::Answer, RequestError> {
         let Some(mut place) = self.place(group) else {
             return Err(RequestError::new(
                 ErrorClass::Internal,
@@ -140,7 +157,6 @@ impl Node {
                 format!("there is no partition {group}, a fault of the broker"),
             ));
         };
-        let deadline = Instant::now() + Duration::from_millis(self.inner.limits.leader_wait_ms);
         loop {
             let seen = *place.leadership.borrow_and_update();
             let outcome = match seen.leader {
@@ -154,7 +170,7 @@ impl Node {
             };
             match outcome {
                 Err(error) if error.is_no_leader() => {
-                    if Instant::now() >= deadline || place.stopped.is_some() {
+                    if Instant::now() >= leader_by || place.stopped.is_some() {
                         return Err(error);
                     }
                 }

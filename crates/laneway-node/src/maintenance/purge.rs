@@ -71,7 +71,7 @@ impl Round {
     fn behind_kept(&self, partition: PartitionId, index: u64) -> Option<u64> {
         let wal = &self.work.wal;
         let segments = wal.segments();
-        let kept = self.work.storage.wal_segments_max as usize / KEPT_DIVISOR;
+        let kept = kept_segments(self.work.storage.wal_segments_max);
         let oldest_kept = segments.get(segments.len().checked_sub(kept)?)?.id;
         let first = wal.first_index(partition);
         let (mut low, mut high) = (first, index.saturating_add(1));
@@ -83,5 +83,22 @@ impl Round {
             }
         }
         low.checked_sub(1).filter(|last| *last >= first)
+    }
+}
+
+/// Newest segments that stay for followers: at least the one that is being written.
+fn kept_segments(segments_max: u32) -> usize {
+    (segments_max as usize / KEPT_DIVISOR).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_of_few_segments_is_purged_too() {
+        for (segments_max, kept) in [(2, 1), (3, 1), (4, 1), (8, 2), (9, 2)] {
+            assert_eq!(kept_segments(segments_max), kept, "{segments_max}");
+        }
     }
 }

@@ -29,8 +29,8 @@ enum Chance {
     Join(u64),
     /// All nodes are empty, and these are their raft ids.
     Found(Vec<u64>),
-    /// Not all nodes have answered yet: these have not.
-    Wait(Vec<u16>),
+    /// These nodes have not answered yet; when all have, it is for `founder` to found the cluster.
+    Wait { missing: Vec<u16>, founder: u16 },
 }
 
 /// Runs once per start, until the node belongs to a cluster whose groups have a membership.
@@ -77,13 +77,10 @@ async fn wait_for_chance(standing: &Standing, peers: &Peers) -> Option<(u64, Vec
         match chance(&standing.introduction(), &known) {
             Chance::Join(cluster_id) => return Some((cluster_id, Vec::new())),
             Chance::Found(voters) => return Some((rand::random::<u64>().max(1), voters)),
-            Chance::Wait(missing) => {
+            Chance::Wait { missing, founder } => {
                 if last_logged.is_none_or(|at| at.elapsed() >= WAIT_LOGGED_EVERY) {
                     last_logged = Some(tokio::time::Instant::now());
-                    tracing::info!(
-                        ?missing,
-                        "no data here and no cluster found yet: it is founded by the node with the lowest number when all nodes of the cluster file have answered"
-                    );
+                    log_wait(&missing, founder);
                 }
             }
         }
@@ -91,6 +88,20 @@ async fn wait_for_chance(standing: &Standing, peers: &Peers) -> Option<(u64, Vec
         if standing.identity().cluster_id != 0 {
             return None;
         }
+    }
+}
+
+fn log_wait(missing: &[u16], founder: u16) {
+    if missing.is_empty() {
+        tracing::info!(
+            founder,
+            "no data here, nor on any other node: waits for the node with the lowest number to found the cluster"
+        );
+    } else {
+        tracing::info!(
+            ?missing,
+            "no data here, and no cluster known: one is founded when all nodes of the cluster file have answered, waits for those that are missing"
+        );
     }
 }
 
@@ -104,11 +115,12 @@ fn chance(us: &NodeIntroduction, peers: &[(u16, Option<NodeIntroduction>)]) -> C
             None => missing.push(*peer),
         }
     }
-    let lowest = peers.iter().all(|(peer, _)| us.node() < *peer);
-    if lowest && missing.is_empty() {
+    let numbers = peers.iter().map(|(peer, _)| *peer);
+    let founder = numbers.fold(us.node(), u16::min);
+    if founder == us.node() && missing.is_empty() {
         Chance::Found(voters)
     } else {
-        Chance::Wait(missing)
+        Chance::Wait { missing, founder }
     }
 }
 
@@ -198,7 +210,7 @@ mod tests {
         ));
         assert!(matches!(
             chance_of(2, &[(1, Some(0)), (3, Some(0))]),
-            Chance::Wait(missing) if missing.is_empty()
+            Chance::Wait { missing, founder: 1 } if missing.is_empty()
         ));
     }
 
@@ -206,7 +218,7 @@ mod tests {
     fn nobody_founds_while_a_node_has_not_answered() {
         assert!(matches!(
             chance_of(1, &[(2, Some(0)), (3, None)]),
-            Chance::Wait(missing) if missing == [3]
+            Chance::Wait { missing, founder: 1 } if missing == [3]
         ));
     }
 

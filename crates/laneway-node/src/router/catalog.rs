@@ -5,6 +5,7 @@ use std::time::Duration;
 use laneway_core::catalog::{CatalogCommand, CatalogReply};
 use laneway_core::ids::PartitionId;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::api::RequestError;
 use crate::caller::WhoseOutcome;
@@ -19,6 +20,16 @@ impl Node {
         command: CatalogCommand,
     ) -> Result<(CatalogReply, u64), RequestError> {
         self.at_leader(PartitionId::CATALOG, Catalog(command)).await
+    }
+
+    /// The same, when a leader is looked for until `leader_by`.
+    pub(super) async fn propose_to_catalog_by(
+        &self,
+        leader_by: Instant,
+        command: CatalogCommand,
+    ) -> Result<(CatalogReply, u64), RequestError> {
+        self.at_leader_by(leader_by, PartitionId::CATALOG, Catalog(command))
+            .await
     }
 
     /// Waits until the replica here has every change that was committed before now.

@@ -6,6 +6,7 @@ mod settle;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use laneway_core::ids::{LeaseId, PartitionId, Slot};
@@ -75,14 +76,16 @@ impl Node {
         }
         request.batch = request.batch.clamp(1, self.inner.limits.pop_messages_max);
         let deadline = request.wait.map(|wait| Instant::now() + wait);
+        let patience = Patience::new(deadline, Duration::from_millis(self.inner.limits.leader_wait_ms));
         let began = self.inner.catalog.machine().stamps().wall;
-        let mut queues = self.pop_queues(&request, began).await?;
-        let mut trouble = match self.look_everywhere(&request, &queues, Look::default()).await? {
+        let mut queues = self.pop_queues(&request, began, patience).await?;
+        let first = Look::new(patience);
+        let mut trouble = match self.look_everywhere(&request, &queues, first).await? {
             Found::Messages(reply) => return Ok(reply),
             Found::Nothing(trouble) => trouble,
         };
         let Some(deadline) = deadline else {
-            return self.nothing(trouble, &queues, &request).await;
+            return self.nothing(trouble, &queues, &request, patience).await;
         };
         let _slot = self.parking_slot()?;
         let discovery = matches!(request.source, PopSource::Discovery { .. });
@@ -100,7 +103,7 @@ impl Node {
             loop {
                 let look = Look {
                     hinted,
-                    confirmed: false,
+                    ..Look::new(patience)
                 };
                 match self.look_everywhere(&request, &queues, look).await? {
                     Found::Messages(reply) => return Ok(reply),
@@ -115,14 +118,14 @@ impl Node {
                     hint = tokio::time::timeout_at(deadline, parked.hint()) => hint,
                 };
                 match hint {
-                    Err(_) => return self.nothing(trouble, &queues, &request).await,
+                    Err(_) => return self.nothing(trouble, &queues, &request, patience).await,
                     Ok(Hint::Lane { partition, .. }) => hinted = Some(partition),
                     Ok(Hint::QueueGone) if !discovery => return Ok(empty()),
                     Ok(Hint::QueueGone | Hint::LookAgain) => break,
                 }
             }
             drop(parked);
-            queues = self.pop_queues(&request, began).await?;
+            queues = self.pop_queues(&request, began, patience).await?;
         }
     }
 
@@ -150,6 +153,7 @@ impl Node {
         &self,
         request: &PopRequest,
         began: WallTime,
+        patience: Patience,
     ) -> Result<Vec<Arc<QueueRow>>, RequestError> {
         let names: Vec<(Arc<str>, GroupStart)> = match &request.source {
             PopSource::Queue(queue) | PopSource::Lane(queue, _) => vec![(Arc::clone(queue), request.start)],
@@ -177,7 +181,8 @@ impl Node {
         };
         let mut queues = Vec::with_capacity(names.len());
         for (name, start) in names {
-            queues.push(Arc::new(self.group_for_pop(&name, &request.group, start).await?));
+            let row = self.group_for_pop(&name, &request.group, start, patience.leader_by(Instant::now()));
+            queues.push(Arc::new(row.await?));
         }
         Ok(queues)
     }
@@ -200,10 +205,7 @@ impl Node {
                 if trouble.is_some() && self.lack_of(partition.id).is_some() {
                     continue;
                 }
-                match self
-                    .claim_from(partition, row, request, &room, look.confirmed)
-                    .await
-                {
+                match self.claim_from(partition, row, request, &room, look).await {
                     Ok(Some(reply)) => room.take(reply, &mut gathered),
                     Ok(None) => {}
                     Err(error) if matches!(error.class, ErrorClass::Unavailable) => trouble = Some(error),
@@ -249,7 +251,7 @@ impl Node {
         row: &Arc<QueueRow>,
         request: &PopRequest,
         room: &Room,
-        confirmed: bool,
+        look: Look,
     ) -> Result<Option<PopReply>, RequestError> {
         let ask = ClaimAsk {
             lease_id: room.lease_id,
@@ -269,9 +271,10 @@ impl Node {
             queue_name: row.name.as_str().into(),
             bytes_max: self.inner.limits.pop_bytes_max.saturating_sub(room.bytes),
             will_be_acked: !request.auto_ack,
-            confirmed,
+            confirmed: look.confirmed,
         };
-        self.claim_at_leader(partition.id, claim).await
+        self.claim_at_leader(partition.id, claim, look.patience.leader_by(Instant::now()))
+            .await
     }
 
     /// "Nothing" is said only on the word of a quorum that was given after the request came: a leader that was replaced
@@ -281,6 +284,7 @@ impl Node {
         trouble: Option<RequestError>,
         queues: &[Arc<QueueRow>],
         request: &PopRequest,
+        patience: Patience,
     ) -> Result<PopReply, RequestError> {
         if let Some(error) = trouble {
             return Err(error);
@@ -299,13 +303,14 @@ impl Node {
                 .map(|partition| partition.id)
                 .collect(),
         };
+        let leader_by = patience.leader_by(Instant::now());
         let asked = partitions
             .into_iter()
-            .map(|partition| self.at_leader(partition, claimable.clone()));
+            .map(|partition| self.at_leader_by(leader_by, partition, claimable.clone()));
         if try_join_all(asked).await?.contains(&true) {
             let look = Look {
-                hinted: None,
                 confirmed: true,
+                ..Look::new(patience)
             };
             match self.look_everywhere(request, queues, look).await? {
                 Found::Messages(reply) => return Ok(reply),
@@ -317,13 +322,44 @@ impl Node {
     }
 }
 
+/// How long the steps of one pop wait for leaders: each for `leader_wait_ms`, all together for that beyond the pop's own wait.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    each: Duration,
+    end: Instant,
+}
+
+impl Patience {
+    /// Of a pop that waits for messages until `deadline`, if at all.
+    fn new(deadline: Option<Instant>, each: Duration) -> Self {
+        let end = deadline.unwrap_or_else(Instant::now) + each;
+        Self { each, end }
+    }
+
+    /// Until when a step that begins `now` looks for a leader.
+    fn leader_by(self, now: Instant) -> Instant {
+        self.end.min(now + self.each)
+    }
+}
+
 /// How the partitions are looked at.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Look {
     /// Only this one.
     hinted: Option<PartitionId>,
     /// Each leader asks a quorum first, so that what it does not find was not there.
     confirmed: bool,
+    patience: Patience,
+}
+
+impl Look {
+    fn new(patience: Patience) -> Self {
+        Self {
+            hinted: None,
+            confirmed: false,
+            patience,
+        }
+    }
 }
 
 /// What one answer may still take. With several lanes it may gather from several partitions, all under one lease id.
@@ -379,5 +415,28 @@ fn pinned(source: &PopSource) -> Option<&Arc<str>> {
     match source {
         PopSource::Lane(_, lane) => Some(lane),
         PopSource::Queue(_) | PopSource::Discovery { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_of_a_pop_share_one_wait_for_leaders() {
+        let second = Duration::from_secs(1);
+        let began = Instant::now();
+        let at_once = Patience {
+            each: 3 * second,
+            end: began + 3 * second,
+        };
+        assert_eq!(at_once.leader_by(began), began + 3 * second);
+        assert_eq!(at_once.leader_by(began + 2 * second), began + 3 * second);
+        let waits = Patience {
+            each: 3 * second,
+            end: began + 8 * second,
+        };
+        assert_eq!(waits.leader_by(began), began + 3 * second);
+        assert_eq!(waits.leader_by(began + 7 * second), began + 8 * second);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::Path;
+use std::time::Duration;
 
 use laneway_core::command::AckStatus;
 use laneway_core::reply::AckedItem;
@@ -241,6 +242,41 @@ async fn a_node_alone_refuses_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pop_without_a_quorum_waits_for_leaders_once() {
+    const LEADER_WAIT: Duration = Duration::from_secs(2);
+    let mut cluster = Cluster::start_with(|options| {
+        options.limits.leader_wait_ms = u64::try_from(LEADER_WAIT.as_millis()).unwrap();
+    })
+    .await;
+    push(cluster.node(0), vec![item("q", "a", "1", "1")]).await;
+    assert_eq!(payloads(&pop(cluster.node(0), "q").await), ["1"]);
+    cluster.stop_node(1).await;
+    cluster.stop_node(2).await;
+    let lost = Instant::now() + SOON;
+    // Four partitions and the catalog.
+    while cluster.node(0).readiness().reasons.len() < 5 {
+        assert!(Instant::now() < lost, "{:?}", cluster.node(0).readiness());
+        tokio::task::yield_now().await;
+    }
+    for (group, wait) in [("_", None), ("new", None), ("_", Some(Duration::from_millis(1)))] {
+        let mut request = pop_request("q");
+        request.wait = wait;
+        if group == "new" {
+            request.group = group.into();
+        }
+        let began = Instant::now();
+        let refused = cluster.node(0).pop(request).await.unwrap_err();
+        assert_eq!(refused.code, "no_leader", "{refused}");
+        assert!(
+            began.elapsed() < LEADER_WAIT * 3 / 2,
+            "{group}: {:?}",
+            began.elapsed()
+        );
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parked_pop_of_any_node_gets_what_is_pushed_through_any_other() {
     let cluster = Cluster::start().await;
     for round in 0..6 {
@@ -318,6 +354,28 @@ async fn node_is_removed_and_added_again_once_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn how_far_a_dead_node_is_nobody_knows() {
+    let mut cluster = Cluster::start().await;
+    let known = async |cluster: &Cluster| {
+        let groups = cluster.node(0).cluster().await.groups;
+        let third = groups
+            .iter()
+            .flat_map(|group| &group.members)
+            .filter(|member| member.node == 3);
+        third.map(|member| member.matched.is_some()).collect::<Vec<_>>()
+    };
+    let deadline = Instant::now() + SOON;
+    while known(&cluster).await != [true; 5] {
+        assert!(Instant::now() < deadline);
+    }
+    cluster.stop_node(2).await;
+    while known(&cluster).await != [false; 5] {
+        assert!(Instant::now() < deadline);
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removal_that_would_lose_the_quorum_is_refused() {
     let mut cluster = Cluster::start().await;
     cluster.stop_node(2).await;
@@ -369,7 +427,7 @@ impl Cluster {
                 return;
             }
             assert!(Instant::now() < deadline, "{digests:#?} {cluster:#?}");
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }

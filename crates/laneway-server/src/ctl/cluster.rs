@@ -71,6 +71,8 @@ pub(super) async fn answer(client: &Client, command: &ClusterCommand, json: bool
             ClusterChange::TransferLeader(partition.clone(), *to)
         }
     };
+    // A node that hangs shows here, and not only after the hour that a change may take.
+    client.cluster().await?;
     let client = client.clone().with_answer_wait(ANSWER_WAIT);
     let done = until_done(&client, &change).await?;
     shown(json, &done, |done| changed(&change, done))
@@ -141,7 +143,9 @@ fn members(groups: &[ClusterGroup], nodes: &[ClusterNode]) -> String {
     let mut table = Table::new(["PARTITION", "TERM", "LEADER", "REPLICAS"]);
     for group in groups {
         let members = group.members.iter();
-        let members: Vec<String> = members.map(|one| member(one, is_old(one, nodes))).collect();
+        let members: Vec<String> = members
+            .map(|one| member(one, is_old(one, nodes), group.leader.is_some()))
+            .collect();
         table.row([
             group.partition.clone(),
             group.term.to_string(),
@@ -152,11 +156,13 @@ fn members(groups: &[ClusterGroup], nodes: &[ClusterNode]) -> String {
     table.to_string()
 }
 
-/// Such as `1 at 512`, `3 at 17 (learner)` or `2 (lost data)`.
-fn member(member: &ClusterMember, old: bool) -> String {
+/// Such as `1 at 512`, `3 at 17 (learner)`, `2 at ?` when the leader hears nothing of it, or `2 (lost data)`.
+fn member(member: &ClusterMember, old: bool, led: bool) -> String {
     let mut text = member.node.to_string();
-    if let Some(matched) = member.matched {
-        let _ = write!(text, " at {matched}");
+    match member.matched {
+        Some(matched) => drop(write!(text, " at {matched}")),
+        None if led && !old => text.push_str(" at ?"),
+        None => {}
     }
     if old {
         text.push_str(" (lost data)");
@@ -167,17 +173,15 @@ fn member(member: &ClusterMember, old: bool) -> String {
 }
 
 fn changed(change: &ClusterChange, done: &ClusterChangeResponse) -> String {
-    let (what, already) = match change {
-        ClusterChange::AddNode(node) => (format!("node {node} votes now in"), "votes everywhere"),
-        ClusterChange::RemoveNode(node) => (format!("node {node} is no longer in"), "is in no group"),
-        ClusterChange::TransferLeader(_, node) => (format!("node {node} leads now"), "leads already"),
-    };
     if done.changed.is_empty() {
-        let (ClusterChange::AddNode(node)
-        | ClusterChange::RemoveNode(node)
-        | ClusterChange::TransferLeader(_, node)) = change;
-        return format!("nothing to do: node {node} {already}\n");
+        let note = done.note.as_deref().unwrap_or("it is so already");
+        return format!("nothing to do: {}\n", masked(note));
     }
+    let what = match change {
+        ClusterChange::AddNode(node) => format!("node {node} votes now in"),
+        ClusterChange::RemoveNode(node) => format!("node {node} is no longer in"),
+        ClusterChange::TransferLeader(_, node) => format!("node {node} leads now"),
+    };
     format!("{what}: {}\n", done.changed.join(", "))
 }
 
@@ -248,7 +252,7 @@ NODE  ADDRESS         CONNECTED  GENERATION    LEADS  VOTES IN
 3     -               no         -             0      0 of 2
 
 PARTITION  TERM  LEADER  REPLICAS
-catalog    3     1       1 at 9, 2 at 8, 3 (learner)
+catalog    3     1       1 at 9, 2 at 8, 3 at ? (learner)
 0          3     -       1, 2 (lost data), 2 at 4 (learner)
 ";
         assert_eq!(text, wanted);
@@ -257,31 +261,22 @@ catalog    3     1       1 at 9, 2 at 8, 3 (learner)
     #[test]
     fn changes_are_told() {
         let check = |change, groups: &[&str], wanted: &str| {
-            let groups = groups.iter().map(ToString::to_string).collect();
-            assert_eq!(
-                changed(&change, &ClusterChangeResponse { changed: groups }),
-                wanted
-            );
+            let done = ClusterChangeResponse {
+                changed: groups.iter().map(ToString::to_string).collect(),
+                note: groups.is_empty().then(|| "it was so\u{7}".to_owned()),
+            };
+            assert_eq!(changed(&change, &done), wanted);
         };
         check(
             ClusterChange::AddNode(3),
             &["0", "1"],
             "node 3 votes now in: 0, 1\n",
         );
-        check(
-            ClusterChange::AddNode(3),
-            &[],
-            "nothing to do: node 3 votes everywhere\n",
-        );
+        check(ClusterChange::AddNode(3), &[], "nothing to do: it was so�\n");
         check(
             ClusterChange::RemoveNode(3),
             &["catalog"],
             "node 3 is no longer in: catalog\n",
-        );
-        check(
-            ClusterChange::TransferLeader(None, 2),
-            &[],
-            "nothing to do: node 2 leads already\n",
         );
     }
 }

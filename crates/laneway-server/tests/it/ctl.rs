@@ -32,6 +32,28 @@ async fn dead_letter(broker: &Broker, queue: &str, transaction_id: &str) {
     assert!(client.ack(&[ack]).await.unwrap()[0].dlq);
 }
 
+#[test]
+fn node_that_does_not_answer_is_told_after_the_timeout() {
+    // Connections are made, but nobody takes them: as with a process that is stopped.
+    let hung = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", hung.local_addr().unwrap());
+    for command in [&["status"][..], &["cluster", "remove-node", "2"]] {
+        let output = output(&[&["ctl", "--url", &url, "--timeout", "1"], command].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        for part in [
+            "no answer from",
+            "may hang",
+            "--url",
+            "longer than 1 s with --timeout",
+        ] {
+            assert!(told.contains(part), "{told}");
+        }
+        assert_eq!(told.lines().count(), 1, "{told}");
+        assert_eq!(told.contains("may be done"), command.len() > 1, "{told}");
+    }
+}
+
 #[tokio::test]
 async fn dead_letters_are_listed_replayed_and_deleted() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,12 +177,19 @@ async fn cluster_of_one_is_shown_and_not_changed() {
     assert_eq!(cluster["groups"].as_array().unwrap().len(), 5);
     assert_eq!(cluster["nodes"][0]["connected"], true);
     let leads = ctl(&broker, &["cluster", "transfer-leader", "--to", "1"]);
-    assert_eq!(leads, "nothing to do: node 1 leads already\n");
+    assert_eq!(leads, "nothing to do: node 1 leads every group already\n");
     let done = json(
         &broker,
         &["cluster", "transfer-leader", "--partition", "2", "--to", "1"],
     );
-    assert_eq!(done, serde_json::json!({"changed": []}));
+    assert_eq!(
+        done,
+        serde_json::json!({"changed": [], "note": "node 1 leads partition 2 already"})
+    );
+    assert_eq!(
+        ctl(&broker, &["cluster", "remove-node", "9"]),
+        "nothing to do: node 9 is no member of any group\n"
+    );
     let refused = |args: &[&str], code| {
         let output = output(&[&["ctl", "--url", &broker.url, "cluster"], args].concat());
         let stderr = String::from_utf8(output.stderr).unwrap();

@@ -11,13 +11,14 @@ use std::time::Duration;
 use crate::broker::{WAIT_MAX, laneway, output, wait};
 
 /// A running parent; its nodes end with it.
-struct Parent {
+pub(crate) struct Parent {
     child: Child,
     /// Lines of standard output.
     said: Receiver<String>,
     /// Log lines of the nodes.
     logged: Receiver<serde_json::Value>,
     pids: BTreeMap<u64, u32>,
+    urls: BTreeMap<u64, String>,
 }
 
 /// Sends what `convert` makes of each line.
@@ -38,7 +39,7 @@ fn lines<T: Send + 'static>(
 impl Parent {
     /// Starts `nodes` and waits until each listens.
     #[track_caller]
-    fn start(data: &Path, nodes: u64) -> Self {
+    pub(crate) fn start(data: &Path, nodes: u64) -> Self {
         let mut child = laneway()
             .args(["dev", "--listen", "127.0.0.1:0", "--log-format", "json"])
             .args(["--nodes", &nodes.to_string(), "--data"])
@@ -56,16 +57,48 @@ impl Parent {
             said,
             logged,
             pids: BTreeMap::new(),
+            urls: BTreeMap::new(),
         };
         for node in 1..=nodes {
             let line = parent.said(&format!("node {node}: http://127.0.0.1:"));
             parent.pids.insert(node, pid_in(&line));
+            parent.urls.insert(node, url_in(&line));
         }
         parent.said(&format!("{nodes} node(s) started"));
         for _ in 0..nodes {
             parent.until_listening();
         }
         parent
+    }
+
+    /// Addresses by node.
+    pub(crate) fn urls(&self) -> &BTreeMap<u64, String> {
+        &self.urls
+    }
+
+    /// SIGKILL to a node.
+    pub(crate) fn kill(&self, node: u64) {
+        signal("-KILL", self.pids[&node]);
+    }
+
+    /// Waits until a node that was killed listens again.
+    #[track_caller]
+    pub(crate) fn until_restarted(&mut self, node: u64) {
+        let line = self.said(&format!("node {node}: http://127.0.0.1:"));
+        self.pids.insert(node, pid_in(&line));
+        assert_eq!(self.until_listening(), node);
+    }
+
+    /// Stops all nodes; each must end with code 0.
+    #[track_caller]
+    pub(crate) fn stop(mut self) {
+        self.signal("-TERM");
+        for _ in &self.pids {
+            let line = self.said("node ");
+            assert!(line.ends_with(": stopped, exit status: 0"), "{line}");
+        }
+        self.said("stopped");
+        assert!(wait(&mut self.child).success());
     }
 
     /// The next line that starts so.
@@ -118,6 +151,11 @@ fn pid_in(line: &str) -> u32 {
     let after = line.split_once(", pid ").unwrap().1;
     let digits = after.split(|c: char| !c.is_ascii_digit()).next().unwrap();
     digits.parse().unwrap()
+}
+
+fn url_in(line: &str) -> String {
+    let after = line.split_once(": ").unwrap().1;
+    after.split_once(", pid ").unwrap().0.to_owned()
 }
 
 /// Whether the process runs; one that only nobody has waited for does not.

@@ -8,6 +8,7 @@ use laneway_core::ids::{LaneId, LeaseId, MessageId, Offset, PartitionId};
 use laneway_core::reply::{Claimed, ClaimedLane, Refusal, Reply};
 use laneway_storage::payload::StoredMessage;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::super::{refused, unexpected};
 use crate::api::{ErrorClass, PopReply, PoppedLane, PoppedMessage, RequestError};
@@ -122,16 +123,17 @@ impl Delivered {
 }
 
 impl Node {
-    /// Claims at the leader. The claim of a pop that nobody waits for any more by the time of the answer is given back.
+    /// Claims at the leader, which is looked for until `leader_by`. The claim of a pop that nobody waits for any more by the time of the answer is given back.
     pub(super) async fn claim_at_leader(
         &self,
         partition: PartitionId,
         claim: Claim,
+        leader_by: Instant,
     ) -> Result<Option<PopReply>, RequestError> {
         let node = self.clone();
         // A task of its own: who stops waiting for it drops the answer, not the question.
         let claiming = tokio::spawn(async move {
-            let delivered = node.at_leader(partition, claim).await?;
+            let delivered = node.at_leader_by(leader_by, partition, claim).await?;
             Ok(delivered.map(|Delivered { lease_id, lanes, .. }| {
                 let claimed = lanes.iter().map(|lane| lane.lane).collect();
                 PopReply {
