@@ -51,7 +51,7 @@ impl QueueId {
         let mut bits = u128::from(xxh3_64(&self.0.to_le_bytes())) << 64 | u128::from(self.0);
         bits &= !(0xf << 76 | 0x3 << 62);
         bits |= 0x8 << 76 | 0x2 << 62;
-        uuid_text(bits)
+        UuidText::new(bits).to_string()
     }
 }
 
@@ -164,7 +164,7 @@ impl LeaseId {
 
 impl fmt::Display for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&uuid_text(self.0))
+        f.write_str(&UuidText::new(self.0))
     }
 }
 
@@ -190,6 +190,11 @@ impl MessageId {
         Self(millis << 80 | 0x7 << 76 | rand_a << 64 | 0x2 << 62 | rand_b)
     }
 
+    /// The id as clients see it.
+    pub fn text(self) -> UuidText {
+        UuidText::new(self.0)
+    }
+
     /// The lane and offset that the id was made from; nothing says that such a message exists.
     pub fn position(self) -> (LaneId, Offset) {
         let low = (self.0 >> 64 & 0xfff) << 62 | self.0 & ((1 << 62) - 1);
@@ -201,7 +206,7 @@ impl MessageId {
 
 impl fmt::Display for MessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&uuid_text(self.0))
+        f.write_str(&UuidText::new(self.0))
     }
 }
 
@@ -252,28 +257,57 @@ impl FromStr for DeadLetterId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CatalogVersion(pub u64);
 
-/// Lower-case hyphenated UUID text of 128 bits.
-pub fn uuid_text(bits: u128) -> String {
-    let hex = format!("{bits:032x}");
-    format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
+/// The lower-case hyphenated text of a UUID, held in place: one is written for each message that is pushed or delivered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct UuidText([u8; UUID_TEXT_BYTES]);
+
+const UUID_TEXT_BYTES: usize = 36;
+
+impl UuidText {
+    /// The text of 128 bits.
+    pub fn new(bits: u128) -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [b'-'; UUID_TEXT_BYTES];
+        let places = (0..UUID_TEXT_BYTES).filter(|at| !is_hyphen(*at));
+        let nibbles = bits
+            .to_be_bytes()
+            .into_iter()
+            .flat_map(|byte| [byte >> 4, byte & 0xf]);
+        for (at, nibble) in places.zip(nibbles) {
+            text[at] = DIGITS[usize::from(nibble)];
+        }
+        Self(text)
+    }
+}
+
+impl std::ops::Deref for UuidText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("hexadecimal digits and hyphens")
+    }
+}
+
+impl fmt::Debug for UuidText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+/// Where the hyphens of a UUID stand.
+fn is_hyphen(at: usize) -> bool {
+    matches!(at, 8 | 13 | 18 | 23)
 }
 
 /// Reads hyphenated UUID text; upper case is accepted.
 pub fn parse_uuid(text: &str) -> Result<u128, ParseIdError> {
     let bytes = text.as_bytes();
-    if bytes.len() != 36 {
+    if bytes.len() != UUID_TEXT_BYTES {
         return Err(ParseIdError);
     }
     let mut bits = 0u128;
     for (at, &byte) in bytes.iter().enumerate() {
-        if matches!(at, 8 | 13 | 18 | 23) {
+        if is_hyphen(at) {
             if byte != b'-' {
                 return Err(ParseIdError);
             }
@@ -306,6 +340,16 @@ mod tests {
         let id = MessageId::new(WallTime(1_700_000_000_123_456), lane, Offset(OFFSET_MAX));
         assert_eq!(id.position(), (lane, Offset(OFFSET_MAX)));
         assert_eq!(id.to_string().parse(), Ok(id));
+    }
+
+    #[test]
+    fn uuid_text_is_golden_and_reads_back() {
+        let bits = 0x0123_4567_89ab_cdef_0011_2233_4455_6677;
+        let text = UuidText::new(bits);
+        assert_eq!(&*text, "01234567-89ab-cdef-0011-223344556677");
+        for bits in [0, 1, bits, u128::MAX] {
+            assert_eq!(parse_uuid(&UuidText::new(bits)), Ok(bits));
+        }
     }
 
     #[test]

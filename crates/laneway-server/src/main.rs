@@ -5,6 +5,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use laneway_server::cli::Cli;
+use mimalloc::MiMalloc;
+
+/// Requests make many small allocations that other threads free; the C library's allocator took a fifth of the processor.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     match laneway_server::cli::run(Cli::parse()) {

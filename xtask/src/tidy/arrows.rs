@@ -47,10 +47,11 @@ const ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// Heavy dependencies and the crates that own them. Tests (dev-dependencies) are free.
-const OWNERS: [(&str, &[&str]); 14] = [
+const OWNERS: [(&str, &[&str]); 15] = [
     ("sled", &["laneway-storage"]),
     ("bincode", &["laneway-storage"]),
     ("libc", &["laneway-storage", "chaos-tests"]),
+    ("mimalloc", &["laneway-server"]),
     ("openraft", &["laneway-raft"]),
     ("ractor", &["laneway-node"]),
     ("axum", &["laneway-http"]),

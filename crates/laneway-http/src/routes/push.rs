@@ -7,14 +7,19 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
-use laneway_node::{PushItem, PushReply, PushRequest, Pushed, RequestId};
+use laneway_node::{PushItem, PushReply, PushRequest, RequestId};
 use laneway_wire::limits::LANE_DEFAULT;
 use laneway_wire::{PushResult, PushStatus};
+use serde::ser::SerializeSeq;
+use serde::{Serialize, Serializer};
 
 use crate::counts::Verb;
 use crate::error::ApiError;
 use crate::gateway::Gateway;
 use crate::names::{check_names, check_transaction_id, request_id};
+
+/// Text of a result, roughly: two ids, a queue name, the rest.
+const RESULT_BYTES: usize = 256;
 
 pub(crate) async fn push(State(gateway): State<Gateway>, request: Request) -> Result<Response, ApiError> {
     let (parts, received) = gateway.receive(request).await?;
@@ -37,13 +42,36 @@ pub(crate) async fn push(State(gateway): State<Gateway>, request: Request) -> Re
                 .note(Verb::Push, &ApiError::from(error.clone()).failure());
         }
     }
-    let results: Vec<PushResult<'_>> = items
-        .iter()
-        .zip(&replies)
-        .enumerate()
-        .map(|(index, (item, reply))| result(index, item, reply))
-        .collect();
-    Ok(super::json(StatusCode::CREATED, &results))
+    let results = Results {
+        items: &items,
+        replies: &replies,
+    };
+    Ok(super::json_of_size(
+        StatusCode::CREATED,
+        &results,
+        items.len() * RESULT_BYTES,
+    ))
+}
+
+/// The answer: one result for each item, made while it is written.
+struct Results<'a> {
+    items: &'a [PushItem],
+    replies: &'a [PushReply],
+}
+
+impl Serialize for Results<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut results = serializer.serialize_seq(Some(self.items.len()))?;
+        for (index, (item, reply)) in self.items.iter().zip(self.replies).enumerate() {
+            let message_id = match reply {
+                PushReply::Queued(pushed) | PushReply::Duplicate(pushed) => Some(pushed.message_id.text()),
+                PushReply::Refused(_) => None,
+            };
+            let message_id = message_id.as_deref().unwrap_or_default();
+            results.serialize_element(&result(index, item, reply, message_id))?;
+        }
+        results.end()
+    }
 }
 
 /// Reads and checks a body. Payloads and transaction ids stay where they are: slices of it.
@@ -86,38 +114,22 @@ pub(crate) fn parse(request_id: Option<RequestId>, body: &Bytes) -> Result<PushR
     Ok(PushRequest { request_id, items })
 }
 
-fn result<'a>(index: usize, item: &'a PushItem, reply: &'a PushReply) -> PushResult<'a> {
-    let stored = |status, pushed: &Pushed| {
-        let message_id = pushed.message_id.to_string();
-        let given = &*item.transaction_id;
-        PushResult {
-            index,
-            transaction_id: if given.is_empty() {
-                Cow::Owned(message_id.clone())
-            } else {
-                Cow::Borrowed(given)
-            },
-            message_id: Cow::Owned(message_id),
-            queue_name: Cow::Borrowed(&item.queue),
-            status,
-            offset: Some(pushed.offset.0),
-            error: None,
-            code: None,
-        }
+fn result<'a>(index: usize, item: &'a PushItem, reply: &'a PushReply, message_id: &'a str) -> PushResult<'a> {
+    let (status, offset, refusal) = match reply {
+        PushReply::Queued(pushed) => (PushStatus::Queued, Some(pushed.offset.0), None),
+        PushReply::Duplicate(pushed) => (PushStatus::Duplicate, Some(pushed.offset.0), None),
+        PushReply::Refused(error) => (PushStatus::Error, None, Some(error)),
     };
-    match reply {
-        PushReply::Queued(pushed) => stored(PushStatus::Queued, pushed),
-        PushReply::Duplicate(pushed) => stored(PushStatus::Duplicate, pushed),
-        PushReply::Refused(error) => PushResult {
-            index,
-            message_id: Cow::Borrowed(""),
-            transaction_id: Cow::Borrowed(&item.transaction_id),
-            queue_name: Cow::Borrowed(&item.queue),
-            status: PushStatus::Error,
-            offset: None,
-            error: Some(Cow::Borrowed(&error.message)),
-            code: Some(Cow::Borrowed(error.code)),
-        },
+    let given = &*item.transaction_id;
+    PushResult {
+        index,
+        message_id: Cow::Borrowed(message_id),
+        transaction_id: Cow::Borrowed(if given.is_empty() { message_id } else { given }),
+        queue_name: Cow::Borrowed(&item.queue),
+        status,
+        offset,
+        error: refusal.map(|error| Cow::Borrowed(&*error.message)),
+        code: refusal.map(|error| Cow::Borrowed(error.code)),
     }
 }
 
@@ -125,7 +137,7 @@ fn result<'a>(index: usize, item: &'a PushItem, reply: &'a PushReply) -> PushRes
 mod tests {
     use laneway_core::ids::{LaneId, MessageId, Offset};
     use laneway_core::time::WallTime;
-    use laneway_node::{ErrorClass, RequestError};
+    use laneway_node::{ErrorClass, Pushed, RequestError};
 
     use super::*;
 
@@ -233,12 +245,10 @@ mod tests {
             payload: Bytes::new(),
         };
         let items = [item(""), item("order-1"), item("order-2")];
-        let results: Vec<_> = items
-            .iter()
-            .zip(&replies)
-            .enumerate()
-            .map(|(at, (item, reply))| result(at, item, reply))
-            .collect();
+        let results = Results {
+            items: &items,
+            replies: &replies,
+        };
         assert_eq!(
             serde_json::to_string(&results).unwrap(),
             concat!(

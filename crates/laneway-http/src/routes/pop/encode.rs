@@ -122,9 +122,13 @@ impl Writer {
         push_string(&mut self.text, text);
     }
 
+    fn number(&mut self, number: u64) {
+        serde_json::to_writer(&mut self.text, &number).expect("a number is written to memory");
+    }
+
     fn message(&mut self, message: &PoppedMessage, created: &str, lane: &[u8]) {
         self.text("{\"id\":");
-        self.string(&message.id.to_string());
+        self.string(&message.id.text());
         self.text(",\"transactionId\":");
         self.string(&message.transaction_id);
         self.text(",\"traceId\":null,\"data\":");
@@ -132,7 +136,7 @@ impl Writer {
         self.text(",\"producerSub\":null,\"createdAt\":\"");
         self.text(created);
         self.text.extend_from_slice(lane);
-        self.text(&message.offset.to_string());
+        self.number(message.offset.0);
         self.text("}");
     }
 
