@@ -157,6 +157,9 @@ pub struct PoppedMessage {
     pub partition: String,
     /// Its offset.
     pub offset: u64,
+    /// When it was pushed by the broker's clock, in ms since 1970.
+    #[serde(rename = "createdAt", deserialize_with = "crate::utc::deserialize_ms")]
+    pub created_at_ms: u64,
     /// 1 for a first delivery.
     pub delivery_attempt: u32,
 }
@@ -344,6 +347,7 @@ mod tests {
             (pop.messages[0].data.get(), pop.messages[0].offset),
             ("{\"n\": 1}", 41)
         );
+        assert_eq!(pop.messages[0].created_at_ms, 1_785_414_896_789);
         let acked = r#"[{"index":0,"transactionId":"order-1","success":true,"error":null,"leaseReleased":true,
             "dlq":false,"noop":false}]"#;
         let acked: Vec<AckedItem> = serde_json::from_str(acked).unwrap();

@@ -9,18 +9,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use tokio::task::JoinSet;
 
-use crate::api::PopQuery;
 use crate::cluster::nodes::Nodes;
-use crate::cluster::probe::{Armed, Lanes, PROBE, probe_message, whole};
+use crate::cluster::probe::{Armed, Lanes, PROBE, whole};
 use crate::cluster::{DEADLINE, READY_MAX, replicas};
+use crate::held::{self, END_MAX, HELD, Held, POLL};
 use crate::judge::{Judgement, judge};
 use crate::sched::SchedulingDelay;
 use crate::server::{PARTITIONS, Settings};
 use crate::stats::{Latencies, millis, say};
 use crate::workload::client::{Attempt, Client};
-use crate::workload::plan::{GroupPlan, QueuePlan};
+use crate::workload::plan::QueuePlan;
 use crate::workload::setup::Fleet;
-use crate::workload::verbs::Claim;
 
 /// Lease of every claim here.
 const LEASE: Duration = Duration::from_secs(10);
@@ -34,50 +33,11 @@ const LATE_MAX: Duration = Duration::from_secs(1);
 /// An election counts as this long at least, whatever was measured.
 const ELECTION: Duration = Duration::from_millis(300);
 
-/// A lease that has not ended by then never does.
-const END_MAX: Duration = Duration::from_secs(60);
-
-/// Between two pops of one who waits for the end of another's lease.
-const POLL: Duration = Duration::from_millis(20);
-
 /// Attempts of a holder to ack.
 const ACKS_MAX: u32 = 400;
 
-/// Attempts to push and to claim what is to be held.
-const HOLD_ATTEMPTS_MAX: u32 = 100;
-
 /// Longest wait for a leader.
 const LEADER_MAX: Duration = Duration::from_secs(20);
-
-/// The queue of the held lanes.
-const HELD: QueuePlan = QueuePlan {
-    name: "held",
-    lanes: 64,
-    retry_limit: 3,
-    keeps_dead_letters: true,
-    dedup_window_seconds: 3600,
-    transaction_ids: true,
-    trims: false,
-    producers: 0,
-    groups: &[
-        GroupPlan {
-            name: "holders",
-            fails: false,
-            auto_ack_percent: 0,
-            bare_acks: false,
-            consumers: 0,
-            late: false,
-        },
-        GroupPlan {
-            name: "finders",
-            fails: false,
-            auto_ack_percent: 0,
-            bare_acks: false,
-            consumers: 0,
-            late: false,
-        },
-    ],
-};
 
 const EXTRA: &[QueuePlan] = &[PROBE, HELD];
 
@@ -146,14 +106,6 @@ struct Run {
     held: bool,
 }
 
-/// A message claimed by a client.
-struct Held {
-    lane: String,
-    claim: Claim,
-    asked: Instant,
-    got: Instant,
-}
-
 impl Run {
     async fn start(options: &Options) -> anyhow::Result<Self> {
         let mut nodes = Nodes::new(&options.dir, &options.binary, options.nodes, options.settings)?;
@@ -214,32 +166,7 @@ impl Run {
     async fn hold(&mut self, client: &mut Client, partition: u16) -> anyhow::Result<Held> {
         self.turn += 1;
         let lane = self.lanes.of(partition, self.turn).to_owned();
-        let message = [probe_message(client, &lane)];
-        for attempt in 0.. {
-            match client.push(HELD.name, &message, None).await {
-                Attempt::Done(()) => break,
-                other if attempt == HOLD_ATTEMPTS_MAX => bail!("push: {other:?}"),
-                // Leadership is still being spread. The transaction id makes the repeat safe.
-                _ => client.pause(5, 50).await,
-            }
-        }
-        for _ in 0..HOLD_ATTEMPTS_MAX {
-            let asked = Instant::now();
-            match client.pop(&query(&lane)).await {
-                Attempt::Done(claim) if !claim.lanes.is_empty() => {
-                    return Ok(Held {
-                        lane,
-                        claim,
-                        asked,
-                        got: Instant::now(),
-                    });
-                }
-                // A pop that was never answered may have claimed it.
-                Attempt::Unknown => bail!("nobody knows whether {lane} was claimed"),
-                _ => client.pause(5, 50).await,
-            }
-        }
-        bail!("{lane} was not claimed in {HOLD_ATTEMPTS_MAX} attempts")
+        held::hold(client, &lane, LEASE).await
     }
 
     /// The leader dies; nobody else gets the span, and its holder's ack succeeds.
@@ -324,7 +251,7 @@ impl Run {
     async fn ends(&mut self, partition: u16, change: Change) -> anyhow::Result<()> {
         let mut holder = self.fleet.client();
         let held = self.hold(&mut holder, partition).await?;
-        let waiting = tokio::spawn(wait_for_end(self.fleet.client(), held.lane.clone()));
+        let waiting = tokio::spawn(held::wait_for_end(self.fleet.client(), held.lane.clone(), LEASE));
         let mut changes = 0;
         while !waiting.is_finished() && held.got.elapsed() < END_MAX {
             let turn = Instant::now();
@@ -382,25 +309,11 @@ impl Run {
     }
 }
 
-fn query(lane: &str) -> PopQuery<'_> {
-    PopQuery {
-        queue: HELD.name,
-        lane: Some(lane),
-        group: HELD.groups[0].parameter(),
-        mode: Some("all"),
-        batch: 10,
-        lanes_max: 1,
-        wait_ms: None,
-        lease_seconds: Some(LEASE.as_secs()),
-        auto_ack: false,
-    }
-}
-
 /// Asks for the held lane until told to stop; gives how often it got something, and nothing.
 async fn contend(mut rival: Client, lane: String, stop: Arc<AtomicBool>) -> (u32, u32) {
     let (mut taken, mut empty) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
-        if let Attempt::Done(claim) = rival.pop(&query(&lane)).await {
+        if let Attempt::Done(claim) = rival.pop(&held::query(&lane, LEASE)).await {
             // Once the holder has settled it there is nothing left to give.
             taken += u32::from(!claim.lanes.is_empty());
             empty += u32::from(claim.lanes.is_empty());
@@ -408,18 +321,4 @@ async fn contend(mut rival: Client, lane: String, stop: Arc<AtomicBool>) -> (u32
         rival.pause(5, 20).await;
     }
     (taken, empty)
-}
-
-/// Asks for the held lane until it is given.
-async fn wait_for_end(mut next: Client, lane: String) -> Option<(Instant, Client, Claim)> {
-    let started = Instant::now();
-    while started.elapsed() < END_MAX {
-        if let Attempt::Done(claim) = next.pop(&query(&lane)).await
-            && !claim.lanes.is_empty()
-        {
-            return Some((Instant::now(), next, claim));
-        }
-        tokio::time::sleep(POLL).await;
-    }
-    None
 }

@@ -15,10 +15,12 @@ use crate::server::{Server, ServerOptions, Settings, Usage, process_usage};
 use crate::stats::{float, median, millis, say};
 use crate::sync_rate::sync_rate;
 
+use nodes::{NodeFigures, NodeMark};
 use worker::{Room, Worker};
 
 pub(crate) use worker::{Tally, Target};
 
+mod nodes;
 mod worker;
 
 /// Longest wait for a broker that was started.
@@ -124,8 +126,7 @@ struct Figures {
     client_cores: f64,
     /// Of the largest node.
     rss_bytes: u64,
-    /// Of each node.
-    syncs_per_second: Vec<f64>,
+    nodes: Vec<NodeFigures>,
     /// Messages for each sync of the node that synced most.
     messages_per_sync: f64,
     /// What the disk alone did a moment before.
@@ -134,6 +135,7 @@ struct Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let syncs: Vec<f64> = self.nodes.iter().map(|node| node.syncs_per_second).collect();
         write!(
             f,
             "{:>9.0} msg/s  p50 {:>7.2} ms  p99 {:>7.2} ms  server {:>6.2} CPU-s/M ({:.2} cores)  generator {:>6.2} \
@@ -146,7 +148,7 @@ impl fmt::Display for Figures {
             self.client_cpu_per_million,
             self.client_cores,
             self.rss_bytes >> 20,
-            self.syncs_per_second,
+            syncs,
             self.messages_per_sync,
             self.raw_syncs_per_second
         )
@@ -199,11 +201,11 @@ async fn run_workload(options: &Options, workload: &Workload, dir: &Path) -> any
         say(format_args!("{:<15} run {run}: {figures}", workload.name));
         all.push(figures);
     }
-    say(format_args!(
-        "{:<15} median: {}",
-        workload.name,
-        median_figures(&all)
-    ));
+    let median = median_figures(&all);
+    say(format_args!("{:<15} median: {median}", workload.name));
+    for (node, figures) in (1..).zip(&median.nodes) {
+        say(format_args!("{:<15} node {node}: {figures}", workload.name));
+    }
     servers.iter_mut().try_for_each(Server::kill)
 }
 
@@ -234,54 +236,36 @@ fn median_figures(all: &[Figures]) -> Figures {
         server_cores: of(|figures| figures.server_cores),
         client_cores: of(|figures| figures.client_cores),
         rss_bytes: all.iter().map(|figures| figures.rss_bytes).max().unwrap_or(0),
-        syncs_per_second: medians(all.iter().map(|figures| figures.syncs_per_second.as_slice())),
+        nodes: nodes::medians(all.iter().map(|figures| figures.nodes.as_slice())),
         messages_per_sync: of(|figures| figures.messages_per_sync),
         raw_syncs_per_second: of(|figures| figures.raw_syncs_per_second),
     }
 }
 
-/// Medians place by place.
-fn medians<'a>(rows: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
-    let mut columns: Vec<Vec<f64>> = Vec::new();
-    for row in rows {
-        columns.resize(row.len().max(columns.len()), Vec::new());
-        for (column, value) in columns.iter_mut().zip(row) {
-            column.push(*value);
-        }
-    }
-    columns.iter().map(|column| median(column)).collect()
-}
-
 /// State of the nodes and the generator at one moment.
 struct Mark {
     at: Instant,
-    /// CPU of all nodes, memory of the largest.
-    server: Usage,
+    nodes: Vec<NodeMark>,
     client: Usage,
-    /// Of each node.
-    syncs: Vec<u64>,
 }
 
-async fn mark(servers: &[Server]) -> anyhow::Result<Mark> {
-    let (mut syncs, mut all) = (Vec::new(), Usage::default());
-    for server in servers {
-        let status = Peer::new(&server.authority())
-            .get_json("/admin/v1/status")
-            .await?;
-        syncs.push(find_count(&status, "wal_syncs").context("/admin/v1/status shows no wal_syncs")?);
-        let usage = server.usage()?;
-        all = Usage {
-            cpu_seconds: all.cpu_seconds + usage.cpu_seconds,
-            rss_bytes: all.rss_bytes.max(usage.rss_bytes),
-            rss_bytes_peak: all.rss_bytes_peak.max(usage.rss_bytes_peak),
-        };
+impl Mark {
+    async fn now(servers: &[Server]) -> anyhow::Result<Self> {
+        let mut nodes = Vec::new();
+        for server in servers {
+            nodes.push(NodeMark::of(server).await?);
+        }
+        Ok(Self {
+            at: Instant::now(),
+            nodes,
+            client: process_usage(std::process::id())?,
+        })
     }
-    Ok(Mark {
-        at: Instant::now(),
-        server: all,
-        client: process_usage(std::process::id())?,
-        syncs,
-    })
+
+    /// Of all nodes.
+    fn server_seconds(&self) -> f64 {
+        self.nodes.iter().map(|node| node.usage.cpu_seconds()).sum()
+    }
 }
 
 async fn one_run(
@@ -308,9 +292,9 @@ async fn one_run(
     };
     let mut workers = start_workers(workload, &Arc::new(target));
     tokio::time::sleep_until((started + options.warm_up).into()).await;
-    let before = mark(servers).await?;
+    let before = Mark::now(servers).await?;
     tokio::time::sleep_until((started + options.warm_up + options.window).into()).await;
-    let after = mark(servers).await?;
+    let after = Mark::now(servers).await?;
     let mut tally = Tally::default();
     while let Some(done) = workers.join_next().await {
         tally.merge(done??);
@@ -341,14 +325,16 @@ fn figures(workload: &Workload, before: &Mark, after: &Mark, window: Duration, t
     let messages = float(if workload.consumers > 0 { acked } else { pushed });
     let rate = messages / window.as_secs_f64();
     // CPU and syncs were read at moments a little off the window's ends: as rates they compare all the same.
-    let seconds = after.at.duration_since(before.at).as_secs_f64();
-    let server_cores = (after.server.cpu_seconds - before.server.cpu_seconds) / seconds;
-    let client_cores = (after.client.cpu_seconds - before.client.cpu_seconds) / seconds;
-    let syncs = after.syncs.iter().zip(&before.syncs);
-    let syncs_per_second: Vec<f64> = syncs
-        .map(|(after, before)| float(after - before) / seconds)
+    let span = after.at.duration_since(before.at);
+    let seconds = span.as_secs_f64();
+    let server_cores = (after.server_seconds() - before.server_seconds()) / seconds;
+    let client_cores = (after.client.cpu_seconds() - before.client.cpu_seconds()) / seconds;
+    let pairs = before.nodes.iter().zip(&after.nodes);
+    let nodes: Vec<_> = pairs
+        .map(|(before, after)| NodeFigures::between(before, after, span, rate))
         .collect();
-    let most_syncs = syncs_per_second.iter().copied().fold(0.0, f64::max);
+    let most_syncs = nodes.iter().map(|node| node.syncs_per_second).fold(0.0, f64::max);
+    let rss_bytes = after.nodes.iter().map(|node| node.usage.rss_bytes).max();
     Figures {
         messages_per_second: rate,
         p50: latencies.percentile(500),
@@ -357,22 +343,10 @@ fn figures(workload: &Workload, before: &Mark, after: &Mark, window: Duration, t
         client_cpu_per_million: client_cores / rate * 1e6,
         server_cores,
         client_cores,
-        rss_bytes: after.server.rss_bytes,
-        syncs_per_second,
+        rss_bytes: rss_bytes.unwrap_or(0),
+        nodes,
         messages_per_sync: rate / most_syncs,
         raw_syncs_per_second: 0.0,
-    }
-}
-
-/// The first number under this key, wherever it stands.
-fn find_count(value: &serde_json::Value, key: &str) -> Option<u64> {
-    match value {
-        serde_json::Value::Object(fields) => fields
-            .get(key)
-            .and_then(serde_json::Value::as_u64)
-            .or_else(|| fields.values().find_map(|field| find_count(field, key))),
-        serde_json::Value::Array(items) => items.iter().find_map(|item| find_count(item, key)),
-        _ => None,
     }
 }
 
@@ -381,26 +355,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn count_is_found_at_any_depth() {
-        let status = serde_json::json!({"a": [{"b": 1}, {"storage": {"wal_syncs": 42}}]});
-        assert_eq!(find_count(&status, "wal_syncs"), Some(42));
-        assert_eq!(find_count(&status, "none"), None);
-    }
-
-    #[test]
     fn figures_are_rates_of_the_window() {
-        let mark = |at, server, client, syncs: [u64; 2]| Mark {
-            at,
-            server: Usage {
-                cpu_seconds: server,
-                rss_bytes: 5,
-                rss_bytes_peak: 5,
-            },
-            client: Usage {
-                cpu_seconds: client,
-                ..Usage::default()
-            },
-            syncs: syncs.to_vec(),
+        let used = |user_seconds| Usage {
+            user_seconds,
+            ..Usage::default()
+        };
+        let mark = |at, server, client, syncs: [u64; 2]| {
+            let node = |syncs| NodeMark {
+                usage: used(server),
+                syncs,
+                ..NodeMark::default()
+            };
+            Mark {
+                at,
+                nodes: syncs.map(node).to_vec(),
+                client: used(client),
+            }
         };
         let start = Instant::now();
         let mut tally = Tally {
@@ -412,10 +382,10 @@ mod tests {
         let after = mark(start + Duration::from_secs(2), 4.0, 1.0, [300, 20]);
         let figures = figures(&WORKLOADS[0], &before, &after, Duration::from_secs(2), tally);
         assert!((figures.messages_per_second - 1e6).abs() < 1.0);
-        assert!((figures.server_cpu_per_million - 1.5).abs() < 1e-9);
+        assert!((figures.server_cpu_per_million - 3.0).abs() < 1e-9, "two nodes");
         assert!((figures.client_cores - 0.5).abs() < 1e-9);
         assert!((figures.messages_per_sync - 10_000.0).abs() < 1e-6);
-        assert!((figures.syncs_per_second[1] - 10.0).abs() < 1e-6);
+        assert!((figures.nodes[1].syncs_per_second - 10.0).abs() < 1e-6);
         assert_eq!(figures.p50, Duration::from_millis(3));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use chaos_tests::server::Settings;
 use chaos_tests::stats::say;
-use chaos_tests::{backlog, cluster, kill9, leases, load, soak};
+use chaos_tests::{backlog, clock, cluster, kill9, leases, load, soak};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -30,6 +30,8 @@ enum Command {
     Cluster(ClusterArgs),
     /// Watches leases over deaths and changes of leaders.
     LeaseOverFailover(LeaseArgs),
+    /// Times leases, delays and `createdAt` while the wall clock of one node is an hour or a day off. Needs libfaketime.
+    Clock(ClockArgs),
     /// Puts full load on several nodes and counts elections: there must be none.
     Soak(SoakArgs),
     /// Weighs disk, memory and restart of an unread backlog, a stuck lane and very many lanes.
@@ -151,6 +153,25 @@ struct LeaseArgs {
 }
 
 #[derive(Debug, Args)]
+struct ClockArgs {
+    #[command(flatten)]
+    common: Common,
+    /// libfaketimeMT.so.1 [default: where distributions put it].
+    #[arg(long, value_name = "PATH")]
+    libfaketime: Option<PathBuf>,
+    /// How often each wrong clock is tried.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    #[command(flatten)]
+    nodes: NodesArg,
+    /// Of the clients' choices [default: a random one, printed].
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    storage: StorageArgs,
+}
+
+#[derive(Debug, Args)]
 struct SoakArgs {
     #[command(flatten)]
     common: Common,
@@ -224,6 +245,7 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         Command::Kill9(args) => run_kill9(args),
         Command::Cluster(args) => run_cluster(&args),
         Command::LeaseOverFailover(args) => run_leases(&args),
+        Command::Clock(args) => run_clock(&args),
         Command::Soak(args) => run_soak(args),
         Command::Backlog(args) => run_backlog(&args),
         Command::Load(args) => run_load(args),
@@ -302,6 +324,28 @@ fn run_leases(args: &LeaseArgs) -> anyhow::Result<bool> {
             dir: dir.to_owned(),
         };
         until_stopped(THREADS, leases::run(&options))
+    })
+}
+
+fn run_clock(args: &ClockArgs) -> anyhow::Result<bool> {
+    let seed = args.seed.unwrap_or_else(rand::random);
+    let (rounds, flag) = (args.rounds, args.storage.flag());
+    let libfaketime = clock::find_libfaketime(args.libfaketime.as_deref())?;
+    let library = libfaketime.display();
+    say(format_args!(
+        "clock --rounds {rounds} --libfaketime {library} --seed {seed}{flag}"
+    ));
+    in_folder(&args.common, |dir, binary| {
+        let options = clock::Options {
+            binary,
+            libfaketime,
+            settings: args.storage.settings(),
+            nodes: args.nodes.nodes,
+            rounds,
+            seed,
+            dir: dir.to_owned(),
+        };
+        until_stopped(THREADS, clock::run(&options))
     })
 }
 

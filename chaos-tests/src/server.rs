@@ -40,6 +40,8 @@ pub struct ServerOptions {
     pub settings: Settings,
     /// Its place among several nodes; `None` for one alone.
     pub member: Option<Member>,
+    /// Besides the environment of this process.
+    pub environment: Vec<(String, String)>,
 }
 
 /// A node's place in a cluster.
@@ -92,6 +94,7 @@ impl ServerOptions {
             port: free_port()?,
             settings: Settings::Default,
             member: None,
+            environment: Vec::new(),
         })
     }
 
@@ -114,6 +117,7 @@ impl ServerOptions {
                 node,
                 peers: Arc::clone(&peers),
             }),
+            environment: Vec::new(),
         };
         Ok((1..).zip(own).map(member).collect())
     }
@@ -154,15 +158,26 @@ impl ServerOptions {
     }
 }
 
-/// CPU time and memory of a process.
+/// CPU time, memory and writes of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// User and system seconds since its start.
-    pub cpu_seconds: f64,
+    /// Seconds of its own code since its start.
+    pub user_seconds: f64,
+    /// Seconds of the kernel on its behalf.
+    pub system_seconds: f64,
+    /// Bytes that it caused to be written to disks.
+    pub written_bytes: u64,
     /// Resident bytes now.
     pub rss_bytes: u64,
     /// Most resident bytes so far.
     pub rss_bytes_peak: u64,
+}
+
+impl Usage {
+    /// User and system seconds.
+    pub fn cpu_seconds(&self) -> f64 {
+        self.user_seconds + self.system_seconds
+    }
 }
 
 /// A running broker; dropped, it is killed.
@@ -189,7 +204,9 @@ impl Server {
                 .arg(&*options.authority()),
             _ => command.arg("serve").arg("--config").arg(options.write_config()?),
         };
+        let environment = options.environment.iter().map(|(key, value)| (key, value));
         let child = command
+            .envs(environment)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -231,6 +248,11 @@ impl Server {
     /// `host:port`.
     pub fn authority(&self) -> Arc<str> {
         Arc::clone(&self.authority)
+    }
+
+    /// Of the process, while it runs.
+    pub fn process_id(&self) -> u32 {
+        self.child.id()
     }
 
     /// SIGKILL, then waits for the end. Errors if the process had ended by itself: it should not have.
@@ -296,25 +318,30 @@ impl Drop for Server {
     }
 }
 
-/// CPU time and memory of process `id`.
+/// CPU time, memory and writes of process `id`.
 pub fn process_usage(id: u32) -> anyhow::Result<Usage> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-    let ticks = cpu_ticks(&stat).context("unexpected form of /proc/ID/stat")?;
+    let io = std::fs::read_to_string(format!("/proc/{id}/io"))?;
+    let (user, system) = cpu_ticks(&stat).context("unexpected form of /proc/ID/stat")?;
     let per_second = crate::stats::float(rustix::param::clock_ticks_per_second());
     Ok(Usage {
-        cpu_seconds: crate::stats::float(ticks) / per_second,
+        user_seconds: crate::stats::float(user) / per_second,
+        system_seconds: crate::stats::float(system) / per_second,
+        written_bytes: io
+            .lines()
+            .find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok())
+            .unwrap_or(0),
         rss_bytes: status_bytes(&status, "VmRSS:").unwrap_or(0),
         rss_bytes_peak: status_bytes(&status, "VmHWM:").unwrap_or(0),
     })
 }
 
-/// Fields 14 and 15 of `/proc/ID/stat`, counted after the name, which may hold spaces.
-fn cpu_ticks(stat: &str) -> Option<u64> {
+/// User and system ticks: fields 14 and 15 of `/proc/ID/stat`, counted after the name, which may hold spaces.
+fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
-    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some(user + system)
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
 fn status_bytes(status: &str, key: &str) -> Option<u64> {
@@ -341,7 +368,7 @@ mod tests {
     #[test]
     fn cpu_and_memory_are_read_from_proc() {
         let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 150 0 0 20 0 8 0 1 1 1";
-        assert_eq!(cpu_ticks(stat), Some(400));
+        assert_eq!(cpu_ticks(stat), Some((250, 150)));
         assert_eq!(cpu_ticks("nothing"), None);
         assert_eq!(
             status_bytes("Name:\tx\nVmRSS:\t  2048 kB\n", "VmRSS:"),

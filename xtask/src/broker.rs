@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -19,8 +19,7 @@ pub(crate) struct Broker {
 
 impl Broker {
     /// Starts one and waits until it listens. `task` names its folder under the target folder.
-    pub(crate) fn start(task: &str) -> Result<Self> {
-        let binary = repo::release_binary()?;
+    pub(crate) fn start(task: &str, binary: &Path) -> Result<Self> {
         let folder = scratch(task)?;
         let log = fs::File::create(folder.join("broker.log"))?;
         let mut command = Command::new(binary);

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 mod broker;
 mod ci;
 mod clients;
+mod cluster;
 mod config_reference;
 mod fuzz;
 mod repo;
@@ -35,10 +36,11 @@ enum Task {
     /// Starts from the corpus in `fuzz/corpus/TARGET/`. A panic, a hang or an abort ends the run with exit code 1; the input
     /// is then in `fuzz/failures/TARGET/`, and `--input FILE` runs it again.
     Fuzz(fuzz::FuzzArgs),
-    /// Runs the published Python client (PyPI `queen-mq` 2.6.0) against a release build.
+    /// Runs the published Python client (PyPI `queen-mq` 2.6.0) against a release build: one node, each node of three, and
+    /// with the addresses of all three while each of them is killed once.
     ///
     /// Needs `python3` with `venv` and, the first time, the package index. The virtual environment stays under `target/`.
-    Clients,
+    Clients(clients::ClientsArgs),
     /// Runs the `sh` blocks of README.md, verbatim, in a fresh directory and compares what they print.
     ///
     /// A block after `<!-- walkthrough: skip -->` is left out. A `json` or `text` block after an `sh` block is the expected
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().task {
         Task::Tidy => tidy::run(),
         Task::Fuzz(args) => fuzz::run(&args),
-        Task::Clients => clients::run_all(),
+        Task::Clients(args) => clients::run_all(&args),
         Task::Walkthrough { show } => walkthrough::run_all(show),
         Task::ConfigReference => config_reference::write(),
         Task::Ci { fuzz_seconds } => ci::run_all(fuzz_seconds),

@@ -260,7 +260,7 @@ mod tests {
             let message = |number: &u64| {
                 serde_json::json!({"id": "i", "transactionId": "t", "data": format!("{number:016x}{:016x}", 0),
                     "partitionId": "7", "partition": format!("l-{}", number % 2), "offset": number / 2,
-                    "deliveryAttempt": 1})
+                    "createdAt": "2026-07-30T12:34:56.789Z", "deliveryAttempt": 1})
             };
             let messages: Vec<_> = numbers.iter().map(message).collect();
             let answer = serde_json::json!({"leaseId": "x", "messages": messages});

@@ -29,20 +29,11 @@ const BULK_MAX: Duration = Duration::from_secs(600);
 pub(super) const BULK: QueuePlan = QueuePlan {
     name: "bulk",
     lanes: 8,
-    retry_limit: 3,
-    keeps_dead_letters: true,
-    dedup_window_seconds: 3600,
-    transaction_ids: true,
-    trims: false,
-    producers: 0,
     groups: &[GroupPlan {
         name: "bulk-readers",
-        fails: false,
-        auto_ack_percent: 0,
-        bare_acks: false,
-        consumers: 0,
-        late: false,
+        ..GroupPlan::BASE
     }],
+    ..QueuePlan::BASE
 };
 
 /// Pushes `mib` MiB through any node; every message is stored when it returns.

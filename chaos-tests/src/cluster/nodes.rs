@@ -152,6 +152,10 @@ impl Nodes {
         Ok(())
     }
 
+    pub(crate) fn process_id(&mut self, node: u16) -> anyhow::Result<u32> {
+        Ok(self.server(node)?.process_id())
+    }
+
     /// Starts all that do not run.
     pub(crate) fn start_all(&mut self) -> anyhow::Result<()> {
         for node in self.all() {
@@ -201,6 +205,16 @@ impl Nodes {
     pub(crate) fn thaw(&mut self, node: u16) -> anyhow::Result<()> {
         self.server(node)?.thaw()?;
         self.slot(node)?.frozen = false;
+        Ok(())
+    }
+
+    /// Besides this process's own, from the node's next start on.
+    pub(crate) fn set_environment(
+        &mut self,
+        node: u16,
+        environment: Vec<(String, String)>,
+    ) -> anyhow::Result<()> {
+        self.slot(node)?.options.environment = environment;
         Ok(())
     }
 
@@ -318,6 +332,25 @@ impl Nodes {
             }
         }
         terms
+    }
+
+    /// Length of the node's log.
+    pub(crate) fn log_bytes(&self, node: u16) -> usize {
+        self.log(node).len()
+    }
+
+    /// Lines of the node's log that contain this, from a byte on.
+    pub(crate) fn log_lines(&self, node: u16, from: usize, wanted: &str) -> Vec<String> {
+        let text = self.log(node);
+        let text = String::from_utf8_lossy(text.get(from..).unwrap_or_default());
+        let lines = text.lines().filter(|line| line.contains(wanted));
+        lines.map(str::to_owned).collect()
+    }
+
+    fn log(&self, node: u16) -> Vec<u8> {
+        let slot = self.slots.iter().find(|slot| slot.node == node);
+        let text = slot.and_then(|slot| std::fs::read(&slot.options.log).ok());
+        text.unwrap_or_default()
     }
 
     /// Lines of the nodes' logs that a healthy broker never writes: panics and errors. All are counted, the first given.

@@ -17,8 +17,12 @@ use crate::workload::plan::{GroupPlan, QueuePlan, lane_name};
 use crate::workload::setup::Fleet;
 use crate::workload::verbs::{AckTarget, Claim, ClaimedLane, Draft, LaneDrafts};
 
-/// A probe waits no longer than this for one push, then tries the next.
+/// A probe waits so long for one push, then tries the next.
 const PROBE_DEADLINE: Duration = Duration::from_millis(100);
+
+/// In a long gap it waits for one part in so many of it: a machine whose disk takes longer than [`PROBE_DEADLINE`] for a sync
+/// would never ack in time.
+const PROBE_PARTS: u32 = 10;
 
 /// Between two pushes of a probe.
 const PROBE_PAUSE: Duration = Duration::from_millis(3);
@@ -39,24 +43,16 @@ const SEQUENCE_BITS: u32 = 24;
 pub(crate) const PROBE: QueuePlan = QueuePlan {
     name: "probe",
     lanes: 64,
-    retry_limit: 3,
-    keeps_dead_letters: true,
-    dedup_window_seconds: 3600,
-    transaction_ids: true,
-    trims: false,
-    producers: 0,
     groups: &[GroupPlan {
         name: "probed",
-        fails: false,
-        auto_ack_percent: 0,
-        bare_acks: false,
         consumers: 1,
-        late: false,
+        ..GroupPlan::BASE
     }],
+    ..QueuePlan::BASE
 };
 
 /// Lanes of a queue by the partition that owns them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Lanes {
     of_partition: BTreeMap<u16, Vec<String>>,
 }
@@ -76,7 +72,7 @@ impl Lanes {
                 plan.name
             );
         }
-        let mut of_partition: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+        let mut lanes = Self::default();
         let mut found = 0;
         for _ in 0..TRIES {
             let claim = match client.pop(&query_all(plan, group)).await {
@@ -84,9 +80,7 @@ impl Lanes {
                 other => bail!("pop of {}: {other:?}", plan.name),
             };
             for lane in &claim.lanes {
-                let id: u64 = lane.lane_id.parse()?;
-                let partition = u16::try_from((id >> SEQUENCE_BITS) % u64::from(PARTITIONS))?;
-                of_partition.entry(partition).or_default().push(lane.lane.clone());
+                lanes.add(&lane.lane, &lane.lane_id)?;
                 found += 1;
             }
             let targets: Vec<AckTarget> = claim.lanes.iter().map(|lane| whole(&claim, lane)).collect();
@@ -100,14 +94,25 @@ impl Lanes {
             }
             if found >= plan.lanes {
                 ensure!(
-                    of_partition.len() == usize::from(PARTITIONS),
+                    lanes.of_partition.len() == usize::from(PARTITIONS),
                     "lanes in {} partitions only",
-                    of_partition.len()
+                    lanes.of_partition.len()
                 );
-                return Ok(Self { of_partition });
+                return Ok(lanes);
             }
         }
         bail!("only {found} lanes of {} were delivered", plan.name)
+    }
+
+    /// Adds a lane, whose id tells its partition.
+    pub(crate) fn add(&mut self, lane: &str, id: &str) -> anyhow::Result<()> {
+        let id: u64 = id.parse()?;
+        let partition = u16::try_from((id >> SEQUENCE_BITS) % u64::from(PARTITIONS))?;
+        self.of_partition
+            .entry(partition)
+            .or_default()
+            .push(lane.to_owned());
+        Ok(())
     }
 
     /// The `turn`-th lane of a partition, around and around.
@@ -203,6 +208,7 @@ impl Armed {
 
 async fn probe(mut client: Client, lane: String, fault: Instant, acked: &AtomicBool) -> Option<Duration> {
     while !acked.load(Ordering::Relaxed) && fault.elapsed() < GAP_MAX {
+        client.wait_at_most(PROBE_DEADLINE.max(fault.elapsed() / PROBE_PARTS));
         let message = probe_message(&mut client, &lane);
         if let Attempt::Done(()) = client.push(PROBE.name, &[message], None).await {
             acked.store(true, Ordering::Relaxed);

@@ -22,30 +22,18 @@ const ATTEMPTS_MAX: u32 = 100;
 pub(super) const STALE: QueuePlan = QueuePlan {
     name: "stale",
     lanes: 200,
-    retry_limit: 3,
-    keeps_dead_letters: true,
-    dedup_window_seconds: 3600,
-    transaction_ids: true,
-    trims: false,
-    producers: 0,
     groups: &[
         GroupPlan {
             name: "readers",
             fails: true,
-            auto_ack_percent: 0,
-            bare_acks: false,
-            consumers: 0,
-            late: false,
+            ..GroupPlan::BASE
         },
         GroupPlan {
             name: "finders",
-            fails: false,
-            auto_ack_percent: 0,
-            bare_acks: false,
-            consumers: 0,
-            late: false,
+            ..GroupPlan::BASE
         },
     ],
+    ..QueuePlan::BASE
 };
 
 /// One lane, whose first message was claimed before the freeze.

@@ -163,8 +163,13 @@ impl Client {
 
     /// One that waits no longer than this for an answer.
     pub(crate) fn within(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.wait_at_most(deadline);
         self
+    }
+
+    /// From now on.
+    pub(crate) fn wait_at_most(&mut self, deadline: Duration) {
+        self.deadline = deadline;
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -42,7 +42,32 @@ pub(crate) struct GroupPlan {
     pub(crate) late: bool,
 }
 
+impl QueuePlan {
+    /// A queue that the load leaves alone: whoever adds it pushes and pops by himself. Messages are named and dead letters kept.
+    pub(crate) const BASE: Self = Self {
+        name: "",
+        lanes: 1,
+        retry_limit: 3,
+        keeps_dead_letters: true,
+        dedup_window_seconds: 3600,
+        transaction_ids: true,
+        trims: false,
+        producers: 0,
+        groups: &[],
+    };
+}
+
 impl GroupPlan {
+    /// A group without consumers of its own that reads from the beginning and settles all it gets, under leases.
+    pub(crate) const BASE: Self = Self {
+        name: "",
+        fails: false,
+        auto_ack_percent: 0,
+        bare_acks: false,
+        consumers: 0,
+        late: false,
+    };
+
     /// As a pop's parameter: queue mode is the absence of a name.
     pub(crate) fn parameter(&self) -> Option<&'static str> {
         (self.name != QUEUE_MODE_GROUP).then_some(self.name)
@@ -54,129 +79,102 @@ pub(crate) const QUEUES: &[QueuePlan] = &[
         name: "orders",
         lanes: 6,
         retry_limit: 2,
-        keeps_dead_letters: true,
-        dedup_window_seconds: 3600,
-        transaction_ids: true,
-        trims: false,
         producers: 3,
         groups: &[
             GroupPlan {
                 name: QUEUE_MODE_GROUP,
                 fails: true,
-                auto_ack_percent: 0,
-                bare_acks: false,
                 consumers: 4,
-                late: false,
+                ..GroupPlan::BASE
             },
             GroupPlan {
                 name: "late",
-                fails: false,
                 auto_ack_percent: 20,
-                bare_acks: false,
                 consumers: 1,
                 late: true,
+                ..GroupPlan::BASE
             },
         ],
+        ..QueuePlan::BASE
     },
     QueuePlan {
         name: "events",
         lanes: 4,
         retry_limit: 1,
-        keeps_dead_letters: true,
         dedup_window_seconds: 600,
-        transaction_ids: true,
-        trims: false,
         producers: 2,
         groups: &[
             GroupPlan {
                 name: "billing",
                 fails: true,
-                auto_ack_percent: 0,
-                bare_acks: false,
                 consumers: 3,
-                late: false,
+                ..GroupPlan::BASE
             },
             GroupPlan {
                 name: "audit",
-                fails: false,
                 auto_ack_percent: 100,
-                bare_acks: false,
                 consumers: 2,
-                late: false,
+                ..GroupPlan::BASE
             },
             GroupPlan {
                 name: "mixed",
-                fails: false,
                 auto_ack_percent: 40,
                 bare_acks: true,
                 consumers: 2,
-                late: false,
+                ..GroupPlan::BASE
             },
         ],
+        ..QueuePlan::BASE
     },
     QueuePlan {
         name: "lossy",
         lanes: 3,
         retry_limit: 1,
         keeps_dead_letters: false,
-        dedup_window_seconds: 3600,
-        transaction_ids: true,
-        trims: false,
         producers: 1,
         groups: &[GroupPlan {
             name: "droppers",
             fails: true,
-            auto_ack_percent: 0,
-            bare_acks: false,
             consumers: 2,
-            late: false,
+            ..GroupPlan::BASE
         }],
+        ..QueuePlan::BASE
     },
     QueuePlan {
         name: "plain",
         lanes: 3,
-        retry_limit: 3,
-        keeps_dead_letters: true,
         dedup_window_seconds: 0,
         transaction_ids: false,
-        trims: false,
         producers: 2,
         groups: &[GroupPlan {
             name: "workers",
             fails: true,
-            auto_ack_percent: 0,
-            bare_acks: false,
             consumers: 3,
-            late: false,
+            ..GroupPlan::BASE
         }],
+        ..QueuePlan::BASE
     },
     QueuePlan {
         name: "trimmed",
         lanes: 3,
         retry_limit: 0,
-        keeps_dead_letters: true,
-        dedup_window_seconds: 3600,
-        transaction_ids: true,
         trims: true,
         producers: 2,
         groups: &[
             GroupPlan {
                 name: "first",
                 fails: true,
-                auto_ack_percent: 0,
-                bare_acks: false,
                 consumers: 2,
-                late: false,
+                ..GroupPlan::BASE
             },
             GroupPlan {
                 name: "second",
-                fails: false,
                 auto_ack_percent: 50,
-                bare_acks: false,
                 consumers: 2,
-                late: false,
+                ..GroupPlan::BASE
             },
         ],
+        ..QueuePlan::BASE
     },
 ];
 

@@ -23,6 +23,9 @@ const CLIENTS_END_MAX: Duration = Duration::from_secs(90);
 /// Longest wait for one answer to the setup.
 const SETUP_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Longest time for a group's first pop to succeed.
+const REGISTER_MAX: Duration = Duration::from_secs(30);
+
 /// The clients of a run.
 #[derive(Debug)]
 pub(crate) struct Fleet {
@@ -203,8 +206,10 @@ async fn register(client: &mut Client, plan: &QueuePlan, group: &GroupPlan) -> a
     loop {
         match client.pop(&query).await {
             Attempt::Done(_) => return Ok(()),
-            // Leadership is still being spread.
-            Attempt::Refused if started.elapsed() < SETUP_DEADLINE => client.pause(5, 20).await,
+            // Leadership is still being spread, or the disk is slow. There is nothing yet that could have been claimed.
+            Attempt::Refused | Attempt::Unknown if started.elapsed() < REGISTER_MAX => {
+                client.pause(5, 20).await
+            }
             other => bail!("first pop of {} / {}: {other:?}", plan.name, group.name),
         }
     }

@@ -40,6 +40,7 @@ pub(crate) struct ClaimedLane {
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimedMessage {
     pub(crate) transaction_id: String,
+    pub(crate) created_at_ms: u64,
     pub(crate) poison: bool,
 }
 
@@ -385,6 +386,7 @@ fn claim_of(answer: &api::PopAnswer) -> Claim {
     for message in &answer.messages {
         let claimed = ClaimedMessage {
             transaction_id: message.transaction_id.clone(),
+            created_at_ms: message.created_at_ms,
             poison: is_poison(message.data.get()),
         };
         match lanes.last_mut() {

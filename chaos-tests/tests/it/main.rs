@@ -63,7 +63,10 @@ async fn broker_killed_under_load_loses_and_doubles_nothing() {
         seed: 1,
         dir: dir.path().to_owned(),
     };
-    let report = kill9::run(&options).await.unwrap();
+    let report = match kill9::run(&options).await {
+        Ok(report) => report,
+        Err(error) => panic!("{error:#}; kept: {}", dir.keep().display()),
+    };
     report.print();
     if !report.passed() {
         panic!("see above; kept: {}", dir.keep().display());
@@ -91,7 +94,10 @@ async fn three_nodes_lose_nothing_when_a_leader_is_killed() {
         seed: 1,
         dir: dir.path().to_owned(),
     };
-    let mut report = cluster::run(&options).await.unwrap();
+    let mut report = match cluster::run(&options).await {
+        Ok(report) => report,
+        Err(error) => panic!("{error:#}; kept: {}", dir.keep().display()),
+    };
     report.print();
     if !report.passed() {
         panic!("see above; kept: {}", dir.keep().display());

@@ -8,5 +8,6 @@ mod dev_nodes;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod queen_client;
+mod queen_nodes;
 mod refusals;
 mod restart;

@@ -49,7 +49,8 @@ pub(in super::super) struct AckFact<'a> {
 }
 
 impl AckFact<'_> {
-    /// Whether both asked for the same thing under the same lease.
+    /// Whether both asked for the same thing under the same lease. One request may ask for several lanes, each an ack of
+    /// its own, of which some are answered and others not.
     pub(in super::super) fn repeats(&self, other: &Self) -> bool {
         let same_request = self.request_id.is_some() && self.request_id == other.request_id;
         let same_items = self
@@ -57,7 +58,7 @@ impl AckFact<'_> {
             .iter()
             .map(|fact| fact.item)
             .eq(other.items.iter().map(|fact| fact.item));
-        same_request || self.of == other.of && self.lease_id == other.lease_id && same_items
+        self.of == other.of && self.lease_id == other.lease_id && (same_request || same_items)
     }
 
     /// Whether no item was accepted.
@@ -225,4 +226,37 @@ fn head_of(signals: &[&ItemFact<'_>]) -> Option<HeadSignal> {
         offset: None,
         status: same.then_some(status),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ack<'a>(lane: &'a str, request_id: Option<&'a str>) -> AckFact<'a> {
+        AckFact {
+            op: 0,
+            of: GroupKey {
+                lane: LaneKey { queue: "q", lane },
+                group: "g",
+            },
+            lease_id: Some("L1"),
+            request_id,
+            items: Vec::new(),
+            known: true,
+            released: true,
+            filed: false,
+            head: None,
+            settled_at_least: 0,
+            settled_at_most: 0,
+            invoked: 0,
+            returned: 1,
+        }
+    }
+
+    #[test]
+    fn lanes_of_one_request_are_no_repeats_of_each_other() {
+        assert!(ack("a", Some("r1")).repeats(&ack("a", Some("r1"))));
+        assert!(ack("a", None).repeats(&ack("a", Some("r1"))));
+        assert!(!ack("a", Some("r1")).repeats(&ack("b", Some("r1"))));
+    }
 }
