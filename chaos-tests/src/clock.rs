@@ -52,8 +52,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Failures that each drain may meet.
 const DRAIN_PATIENCE: u32 = 50;
 
-/// What a node logs whose clock is far from the stamps of the messages, with `seconds=` somewhere beside it.
-const CLOCK_LINE: &str = "clock is off from the stamps";
+/// What a node logs whose clock is far from those of the others, with `seconds=` somewhere beside it.
+const CLOCK_LINE: &str = "clock is off from those of the other nodes";
 
 const EXTRA: &[QueuePlan] = &[PROBE, HELD];
 

@@ -1,9 +1,13 @@
 //! The clock seam, and how a leader turns its clocks into the stamps of the log.
 
+mod cluster;
+
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use laneway_core::time::{LeaseTime, Stamps, WallTime};
+
+pub(crate) use cluster::ClusterClock;
 
 /// How long a follower's reading of the leader's lease time counts when it takes office, in µs.
 const SKEW_WINDOW_US: u64 = 10_000_000;
@@ -11,12 +15,19 @@ const SKEW_WINDOW_US: u64 = 10_000_000;
 /// The wall clock may be so far from the stamps before the log says so, in µs.
 const CLOCK_OFF_MAX_US: u64 = 60_000_000;
 
+/// A first stamp waits no longer for the wall clock to be settled before it jumps to it, in µs.
+const SETTLE_MAX_US: u64 = 2_000_000;
+
 /// Where a node reads time. The real one and the simulated one differ; nothing else reads a clock for stamps.
 pub(crate) trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Microseconds on a clock that never goes back and knows nothing of the time of day.
     fn monotonic_us(&self) -> u64;
-    /// Microseconds since 1970 UTC, as the machine believes; may jump.
+    /// Microseconds since 1970 UTC, as the machine or the cluster believes; may jump.
     fn wall_us(&self) -> u64;
+    /// Whether the wall clock rests on all that it is to rest on. A stamp should not jump to it before.
+    fn is_settled(&self) -> bool {
+        true
+    }
 }
 
 /// The machine's clocks.
@@ -75,30 +86,32 @@ struct Office {
     lease_anchor: u64,
     mono_anchor: u64,
     last: Stamps,
-    /// 0: no entry of this office yet, the first may jump forward to the wall clock.
+    /// Own monotonic time at `last`.
     last_mono: u64,
+    /// The next stamp may jump forward to the wall clock.
+    may_jump: bool,
     warned: bool,
 }
 
 impl Office {
     /// Follows the wall clock, but within 5 % of the monotonic clock, so that what waits for a time of day neither comes all
     /// at once nor stands still when the wall clock jumps.
-    fn wall(&self, clock_us: u64, mono: u64) -> WallTime {
+    fn wall(&self, clock: &dyn Clock, mono: u64) -> WallTime {
         let last = self.last.wall.0;
-        let is_first = self.last_mono == 0;
-        let since = if is_first {
-            self.mono_anchor
-        } else {
-            self.last_mono
-        };
-        let elapsed = mono.saturating_sub(since);
+        let elapsed = mono.saturating_sub(self.last_mono);
         let slowest = last.saturating_add(elapsed - elapsed / 20).max(last + 1);
-        let fastest = if is_first {
+        let fastest = if self.jumps(clock, mono) {
             u64::MAX
         } else {
             last.saturating_add(elapsed + elapsed / 20)
         };
-        WallTime(clock_us.min(fastest).max(slowest))
+        WallTime(clock.wall_us().min(fastest).max(slowest))
+    }
+
+    /// Whether a stamp made now may be far ahead of the last one. Where nothing was ever stamped, there is nothing to wait with.
+    fn jumps(&self, clock: &dyn Clock, mono: u64) -> bool {
+        let waited = mono.saturating_sub(self.mono_anchor);
+        self.may_jump && (clock.is_settled() || waited > SETTLE_MAX_US || self.last.wall.0 == 0)
     }
 }
 
@@ -142,7 +155,8 @@ impl TimeKeeper {
                 wall: WallTime(wall.unwrap_or(0).max(last.wall.0)),
                 ..last
             },
-            last_mono: if wall.is_some() { mono.max(1) } else { 0 },
+            last_mono: mono,
+            may_jump: wall.is_none(),
             warned: false,
         });
     }
@@ -162,7 +176,7 @@ impl TimeKeeper {
             .max(office.last.lease.0);
         Some(Stamps {
             lease: LeaseTime(lease),
-            wall: office.wall(clock.wall_us(), mono),
+            wall: office.wall(clock, mono),
         })
     }
 
@@ -178,26 +192,29 @@ impl TimeKeeper {
                 "the machine's clock is off from the stamps of the messages by so much; they run at most 5 % slow or fast until they meet: check the clock"
             );
         }
+        let mono = clock.monotonic_us();
+        office.may_jump = office.may_jump && !office.jumps(clock, mono);
         office.last = stamps;
-        office.last_mono = clock.monotonic_us().max(1);
+        office.last_mono = mono;
         Some(stamps)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use super::*;
 
     #[derive(Debug, Default)]
-    struct HandClock {
+    pub(super) struct HandClock {
         mono: AtomicU64,
         wall: AtomicU64,
+        unsettled: AtomicBool,
     }
 
     impl HandClock {
-        fn set(&self, mono: u64, wall: u64) {
+        pub(super) fn set(&self, mono: u64, wall: u64) {
             self.mono.store(mono, Ordering::Relaxed);
             self.wall.store(wall, Ordering::Relaxed);
         }
@@ -209,6 +226,9 @@ mod tests {
         }
         fn wall_us(&self) -> u64 {
             self.wall.load(Ordering::Relaxed)
+        }
+        fn is_settled(&self) -> bool {
+            !self.unsettled.load(Ordering::Relaxed)
         }
     }
 
@@ -248,6 +268,36 @@ mod tests {
         keeper.next(&clock).unwrap();
         clock.set(5_000_000, 5 * hour + 4_000_000);
         assert_eq!(keeper.next(&clock).unwrap().wall, WallTime(10 * hour + 3_800_000));
+    }
+
+    #[test]
+    fn first_stamp_jumps_once_the_clock_is_settled_or_after_a_while() {
+        let hour = 3_600_000_000;
+        for settled in [true, false] {
+            let clock = HandClock::default();
+            clock.unsettled.store(true, Ordering::Relaxed);
+            clock.set(1_000_000, 11 * hour);
+            let mut keeper = TimeKeeper::default();
+            keeper.take_office(&clock, stamps(0, 10 * hour));
+            clock.set(1_100_000, 11 * hour + 100_000);
+            assert_eq!(keeper.next(&clock).unwrap().wall, WallTime(10 * hour + 105_000));
+            clock.set(1_200_000, 11 * hour + 200_000);
+            assert_eq!(keeper.next(&clock).unwrap().wall, WallTime(10 * hour + 210_000));
+            let (mono, wall) = if settled {
+                clock.unsettled.store(false, Ordering::Relaxed);
+                (1_300_000, 11 * hour + 300_000)
+            } else {
+                (3_100_000, 11 * hour + 2_100_000)
+            };
+            clock.set(mono, wall);
+            assert_eq!(keeper.next(&clock).unwrap().wall, WallTime(wall));
+            clock.set(mono + 1_000_000, 20 * hour);
+            assert_eq!(
+                keeper.next(&clock).unwrap().wall,
+                WallTime(wall + 1_050_000),
+                "once"
+            );
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use laneway_raft::{GENERATION_MAX, Group, node_number};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use change::ChangeMember;
-pub(crate) use pulse::{Pulses, feel_pulses};
+pub(crate) use pulse::{Pong, Pulses, feel_pulses};
 pub(crate) use tend::tend;
 
 use crate::api::{

@@ -19,6 +19,7 @@ use ractor::ActorRef;
 use tokio::sync::Semaphore;
 
 use crate::catalog::CatalogHandle;
+use crate::clock::ClusterClock;
 use crate::cluster::{Pulses, feel_pulses};
 use crate::identity::write_whole;
 use crate::maintenance::{Disk, Maintenance};
@@ -50,6 +51,7 @@ pub(crate) struct Inner {
     takeover: Duration,
     pub(crate) quorum_lost_after: Duration,
     pub(crate) pulses: Pulses,
+    pub(crate) clock: Arc<ClusterClock>,
     data_dir: PathBuf,
     started: Instant,
     pub(crate) catalog: Arc<CatalogHandle>,

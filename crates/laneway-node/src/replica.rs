@@ -13,7 +13,7 @@ use laneway_storage::vfs::Vfs;
 use laneway_storage::wal::{RecoveredPartition, Wal};
 use tokio::sync::mpsc;
 
-use crate::clock::Clock;
+use crate::clock::ClusterClock;
 use crate::metrics::NodeCounters;
 use crate::options::{NodeLimits, RaftOptions, StorageOptions};
 use crate::parking::Parking;
@@ -31,7 +31,7 @@ pub(crate) struct ReplicaContext {
     pub(crate) dir: PathBuf,
     pub(crate) parking: Arc<Parking>,
     pub(crate) counters: Arc<NodeCounters>,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<ClusterClock>,
     pub(crate) limits: Arc<NodeLimits>,
     pub(crate) storage: Arc<StorageOptions>,
     pub(crate) raft: Arc<RaftOptions>,

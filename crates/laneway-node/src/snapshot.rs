@@ -190,14 +190,21 @@ impl SnapshotHub {
         base: &std::path::Path,
         partition: PartitionId,
     ) -> Result<(), FileError> {
-        if self.held(partition).is_some() {
+        let purged = wal.purged(partition).map(|(index, ..)| index);
+        let of_no_use = |index: u64| purged > Some(index);
+        if let Some(held) = self.held(partition) {
+            // The log was begun anew behind a snapshot that was received meanwhile.
+            if of_no_use(held.index()) {
+                self.slots().entry(partition).or_default().held = None;
+                tracing::info!(%partition, index = held.index(), "a snapshot is held for sending no longer: the log behind it is gone");
+                held.remove(partition);
+            }
             return Ok(());
         }
         let Some(found) = OutgoingSnapshot::find(vfs, base, partition)? else {
             return Ok(());
         };
-        let purged = wal.purged(partition).map(|(index, ..)| index);
-        if purged > Some(found.offer().applied.0) {
+        if of_no_use(found.offer().applied.0) {
             return found.remove();
         }
         self.slots().entry(partition).or_default().held = Some(Held::new(found));
@@ -468,8 +475,15 @@ mod tests {
         hub.give_up(false);
         assert_eq!(hub.hold(P), Some(7), "nobody had time to ask for it");
 
-        let later = SnapshotHub::default();
         wal.restart_behind(P, (7, 1, 1)).unwrap();
+        hub.take_up(&vfs, &wal, &base, P).unwrap();
+        assert_eq!(hub.hold(P), Some(7), "the log goes on behind it");
+        let ahead = SnapshotHub::default();
+        ahead.put(P, Held::new(made(&vfs, &base, 6)));
+        ahead.take_up(&vfs, &wal, &base, P).unwrap();
+        assert_eq!(ahead.hold(P), None, "a snapshot that was received is newer");
+
+        let later = SnapshotHub::default();
         later.take_up(&vfs, &wal, &base, P).unwrap();
         assert_eq!(later.hold(P), Some(7));
         later.give_up(true);

@@ -8,7 +8,7 @@ use laneway_core::ids::PartitionId;
 use laneway_raft::PeerService;
 
 use super::{AtLeader, wire};
-use crate::cluster::{ChangeMember, DescribeGroup};
+use crate::cluster::{ChangeMember, DescribeGroup, Pong};
 use crate::node::{Inner, Node};
 use crate::router::requests as r;
 
@@ -105,7 +105,7 @@ async fn carry_out(node: Node, from: u16, body: Bytes) -> Result<Vec<Bytes>, Str
         Some(Verb::Founded) => return node.founded(&body[1..]).await,
         Some(Verb::Interests) => return node.interests_of(from, &body[1..]).await,
         Some(Verb::Ready) => return node.ready_hint(&body[1..]),
-        Some(Verb::Ping) => return Ok(vec![Bytes::from(vec![u8::from(!node.is_fit_to_lead())])]),
+        Some(Verb::Ping) => return Ok(vec![Pong::of(&node).encode()]),
         _ => {}
     }
     let (verb, group, body) = wire::open_request(body).map_err(|error| error.to_string())?;

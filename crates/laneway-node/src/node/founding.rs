@@ -17,6 +17,9 @@ use crate::leader::Verb;
 /// Between two looks at peers that have not answered.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// Longest wait of the founder for what the other nodes' clocks show.
+const CLOCKS_WAIT: Duration = Duration::from_secs(2);
+
 /// Longest wait for a peer to write the cluster's id down.
 const ANNOUNCE_WAIT: Duration = Duration::from_secs(5);
 
@@ -37,7 +40,7 @@ enum Chance {
 pub(super) async fn found_or_join(node: Node, peers: Peers) {
     let standing = Arc::clone(&node.inner.standing);
     if standing.identity().cluster_id == 0 {
-        let Some((cluster_id, voters)) = wait_for_chance(&standing, &peers).await else {
+        let Some((cluster_id, voters)) = wait_for_chance(&node, &peers).await else {
             // A peer has told it meanwhile.
             return;
         };
@@ -63,12 +66,14 @@ pub(super) async fn found_or_join(node: Node, peers: Peers) {
 }
 
 /// `None`: a peer has said to which cluster this node belongs.
-async fn wait_for_chance(standing: &Standing, peers: &Peers) -> Option<(u64, Vec<u64>)> {
+async fn wait_for_chance(node: &Node, peers: &Peers) -> Option<(u64, Vec<u64>)> {
     let views: Vec<(u16, watch::Receiver<PeerView>)> = peers
         .nodes()
         .filter_map(|peer| Some((peer, peers.view(peer)?)))
         .collect();
+    let standing = &node.inner.standing;
     let mut last_logged: Option<tokio::time::Instant> = None;
+    let mut clocks_by: Option<tokio::time::Instant> = None;
     loop {
         let known: Vec<_> = views
             .iter()
@@ -76,7 +81,14 @@ async fn wait_for_chance(standing: &Standing, peers: &Peers) -> Option<(u64, Vec
             .collect();
         match chance(&standing.introduction(), &known) {
             Chance::Join(cluster_id) => return Some((cluster_id, Vec::new())),
-            Chance::Found(voters) => return Some((rand::random::<u64>().max(1), voters)),
+            Chance::Found(voters) => {
+                // The first stamps follow the clocks of all: one that is wrong must not be the first to lead.
+                let now = tokio::time::Instant::now();
+                let by = *clocks_by.get_or_insert(now + CLOCKS_WAIT);
+                if node.inner.clock.has_heard_all() || now >= by {
+                    return Some((rand::random::<u64>().max(1), voters));
+                }
+            }
             Chance::Wait { missing, founder } => {
                 if last_logged.is_none_or(|at| at.elapsed() >= WAIT_LOGGED_EVERY) {
                     last_logged = Some(tokio::time::Instant::now());

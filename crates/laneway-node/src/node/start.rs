@@ -21,7 +21,7 @@ pub use outcome::{Recovered, StartError};
 
 use super::{ACTOR_STOP_WAIT, Inner, Node, Standing, close_wal, condemned};
 use crate::catalog::CatalogHandle;
-use crate::clock::SystemClock;
+use crate::clock::{ClusterClock, SystemClock};
 use crate::cluster::Pulses;
 use crate::identity::{Identity, IdentityError};
 use crate::leader::NodeService;
@@ -138,6 +138,7 @@ impl Foundation {
 
     /// What all replicas share; each has a folder of its own.
     fn context(&self, peers: Option<Peers>) -> ReplicaContext {
+        let others = peers.as_ref().map_or(0, |peers| peers.nodes().count());
         ReplicaContext {
             raft_id: self.identity.raft_id(),
             vfs: Arc::clone(&self.vfs),
@@ -146,7 +147,7 @@ impl Foundation {
             dir: self.options.data_dir.clone(),
             parking: Parking::new(peers.clone()),
             counters: Arc::default(),
-            clock: Arc::new(SystemClock::default()),
+            clock: Arc::new(ClusterClock::new(Arc::new(SystemClock::default()), others)),
             limits: Arc::new(self.options.limits.clone()),
             storage: Arc::new(self.options.storage.clone()),
             raft: Arc::new(self.options.raft.clone()),
@@ -210,6 +211,23 @@ impl Foundation {
         }
     }
 
+    /// Starts the supervisor and all replicas, or leaves nothing running.
+    async fn bring_up(
+        &self,
+        catalog: &CatalogReplica,
+        partitions: &[PartitionReplica],
+        peers: Option<&Peers>,
+    ) -> Result<ActorRef<SupervisorMsg>, StartError> {
+        let brought_up = bring_up(catalog, partitions).await;
+        if brought_up.is_err() {
+            if let Some(peers) = peers {
+                peers.shutdown();
+            }
+            close_wal(&self.wal).await;
+        }
+        brought_up
+    }
+
     async fn build(self, started: Instant) -> Result<(Node, Recovered), StartError> {
         let standing = self.standing();
         let service = Arc::new(NodeService::default());
@@ -217,21 +235,13 @@ impl Foundation {
         let context = self.context(peers.clone());
         let (limits, storage) = (Arc::clone(&context.limits), Arc::clone(&context.storage));
         let (parking, counters) = (Arc::clone(&context.parking), Arc::clone(&context.counters));
+        let clock = Arc::clone(&context.clock);
         let (catalog, partitions) = self.replicas(&context);
         let data_dir = self.options.data_dir.clone();
-        let supervisor = match bring_up(&catalog, &partitions).await {
-            Ok(supervisor) => supervisor,
-            Err(error) => {
-                if let Some(peers) = peers {
-                    peers.shutdown();
-                }
-                close_wal(&self.wal).await;
-                return Err(error);
-            }
-        };
+        let supervisor = self.bring_up(&catalog, &partitions, peers.as_ref()).await?;
         let disk = Arc::new(Disk::new(limits.disk_free_bytes_min));
         disk.look(&*self.vfs, &data_dir, &self.wal);
-        let checkpoint_bytes = Arc::new(AtomicU64::new(0));
+        let checkpoint_bytes = Arc::<AtomicU64>::default();
         let handles: Vec<_> = partitions.iter().map(|(handle, _)| Arc::clone(handle)).collect();
         let catalog_handle = Arc::clone(&catalog.0);
         let maintenance = Maintenance::start(Work {
@@ -256,6 +266,7 @@ impl Foundation {
             takeover: Duration::from_millis(net.as_ref().map_or(0, |net| net.takeover_ms)),
             addresses: net.map(|net| net.addresses).unwrap_or_default(),
             pulses: Pulses::default(),
+            clock,
             quorum_lost_after: self.options.raft.quorum_lost_after(),
             data_dir,
             started,
