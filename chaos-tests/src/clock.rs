@@ -104,6 +104,17 @@ const WRONG: [Wrong; 3] = [
     },
 ];
 
+/// How a clock comes to be wrong.
+#[derive(Clone, Copy, Debug)]
+enum Begin {
+    /// It was when the cluster was founded; its node is the founder.
+    Founding,
+    /// All nodes are killed and started again, this one with a wrong clock: no leader is left whose stamps could be followed.
+    AllRestart,
+    /// Only the node itself is started again.
+    OneRestarts,
+}
+
 /// What the node with the wrong clock is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -180,7 +191,10 @@ struct Run {
 impl Run {
     async fn start(options: &Options) -> anyhow::Result<Self> {
         let mut nodes = Nodes::new(&options.dir, &options.binary, options.nodes, options.settings)?;
+        // Node 1 founds the cluster, and is the first in `WRONG`.
+        nodes.set_environment(1, faketime::environment(&options.libfaketime, WRONG[0].offset))?;
         nodes.start_all()?;
+        let leftovers = vec![Leftovers::of(nodes.process_id(1)?)];
         nodes.ready_all(READY_MAX).await?;
         let mut fleet = Fleet::new(&options.dir, nodes.addresses(), options.seed, DEADLINE, EXTRA)?;
         fleet.prepare().await?;
@@ -190,7 +204,7 @@ impl Run {
         Ok(Self {
             library: options.libfaketime.clone(),
             nodes,
-            leftovers: Vec::new(),
+            leftovers,
             fleet,
             probes,
             held,
@@ -204,10 +218,14 @@ impl Run {
         self.fleet.start_load();
         let turns = options.rounds as usize * WRONG.len();
         let nodes = self.nodes.all();
-        for (wrong, odd) in WRONG.iter().cycle().take(turns).zip(nodes.into_iter().cycle()) {
-            self.round(*wrong, odd)
+        let begins = [Begin::Founding, Begin::AllRestart]
+            .into_iter()
+            .chain(std::iter::repeat(Begin::OneRestarts));
+        let clocks = WRONG.iter().cycle().take(turns);
+        for ((wrong, odd), begin) in clocks.zip(nodes.into_iter().cycle()).zip(begins) {
+            self.round(*wrong, odd, begin)
                 .await
-                .with_context(|| format!("node {odd} {}", wrong.words))?;
+                .with_context(|| format!("node {odd} {}, {begin:?}", wrong.words))?;
         }
         self.fleet.start_late_groups();
         self.fleet.end_load().await?;
@@ -218,19 +236,34 @@ impl Run {
         self.nodes.kill(&self.nodes.all())
     }
 
-    /// Starts the node with that clock, times everything in each of its places, and starts it again with the true one.
-    async fn round(&mut self, wrong: Wrong, odd: u16) -> anyhow::Result<()> {
+    /// Sees to it that the node has that clock, times everything in each of its places, and starts it again with the true one.
+    async fn round(&mut self, wrong: Wrong, odd: u16, begin: Begin) -> anyhow::Result<()> {
         // One whose lead would go to another node after some seconds: it has led for no longer than it is watched.
         let partition = odd % PARTITIONS;
         let all = self.nodes.all();
         let logs: Vec<_> = all
             .iter()
-            .map(|node| (*node, self.nodes.log_bytes(*node)))
+            .map(|node| match begin {
+                Begin::Founding => (*node, 0),
+                Begin::AllRestart | Begin::OneRestarts => (*node, self.nodes.log_bytes(*node)),
+            })
             .collect();
-        self.nodes.kill(&[odd])?;
-        let environment = faketime::environment(&self.library, wrong.offset);
-        self.nodes.set_environment(odd, environment)?;
-        self.start_node(odd, wrong.words).await?;
+        let restarted = match begin {
+            Begin::Founding => Vec::new(),
+            Begin::AllRestart => all,
+            Begin::OneRestarts => vec![odd],
+        };
+        if !restarted.is_empty() {
+            self.nodes.kill(&restarted)?;
+            let environment = faketime::environment(&self.library, wrong.offset);
+            self.nodes.set_environment(odd, environment)?;
+            for node in &restarted {
+                self.nodes.start(*node)?;
+            }
+            self.note(format!("{begin:?}: the clock of node {odd} is {}", wrong.words));
+            self.leftovers.push(Leftovers::of(self.nodes.process_id(odd)?));
+            self.nodes.ready_all(READY_MAX).await?;
+        }
         for place in [Place::Follows, Place::Leads, Place::Dies, Place::Dead] {
             let measured = self.measure(place, odd, partition).await;
             let measured = measured.with_context(|| format!("{place:?}, partition {partition}"))?;
@@ -244,14 +277,9 @@ impl Run {
             }
         }
         self.nodes.set_environment(odd, Vec::new())?;
-        self.start_node(odd, "right").await
-    }
-
-    async fn start_node(&mut self, node: u16, clock: &str) -> anyhow::Result<()> {
-        self.note(format!("start node {node}, its clock is {clock}"));
-        self.nodes.start(node)?;
-        self.leftovers.push(Leftovers::of(self.nodes.process_id(node)?));
-        self.nodes.ready(node, READY_MAX).await?;
+        self.note(format!("start node {odd} with the right clock"));
+        self.nodes.start(odd)?;
+        self.nodes.ready(odd, READY_MAX).await?;
         Ok(())
     }
 
