@@ -103,7 +103,7 @@ impl Node {
         let Some(peers) = &self.inner.peers else { return };
         let founding = founding::found_or_join(self.clone(), peers.clone());
         let telling = crate::parking::tell_interests(self.clone(), peers.clone());
-        let tending = crate::cluster::tend(self.clone(), self.inner.takeover, Arc::clone(&vfs));
+        let tending = crate::cluster::tend(self.clone(), self.inner.takeover, vfs);
         self.inner
             .tasks
             .lock()
@@ -113,7 +113,7 @@ impl Node {
                 tokio::spawn(tending),
                 tokio::spawn(telling),
                 tokio::spawn(feel_pulses(self.clone(), peers.clone())),
-                tokio::spawn(condemned::judge_gaps(self.clone(), vfs)),
+                tokio::spawn(condemned::judge_gaps(self.clone())),
             ]);
     }
 

@@ -14,8 +14,8 @@ use laneway_core::ids::PartitionId;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::RPCOption;
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
-    TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -159,10 +159,25 @@ impl PeerLink {
         request: AppendEntriesRequest<Types>,
         within: Duration,
     ) -> Result<AppendEntriesResponse<Types>, Failure> {
+        let (term, prev) = (request.vote.leader_id.term, request.prev_log_id);
         let answer = self
             .call(within, Verb::Append, peer::encode_append(request))
             .await?;
-        decode_append_response(&answer).map_err(|error| self.malformed(&error))
+        let response = decode_append_response(&answer).map_err(|error| self.malformed(&error))?;
+        self.note(term, &response.clone().into_stream_result(prev, prev));
+        Ok(response)
+    }
+
+    /// Remembers what the peer holds, and notices when it no longer does.
+    fn note(&self, term: u64, appended: &StreamAppendResult<Types>) {
+        let Some(peers) = &self.peers else { return };
+        match appended {
+            Ok(Some(last)) => peers.matched(self.partition, self.peer, term, last.index),
+            Err(StreamAppendError::Conflict(at)) => {
+                peers.conflict(self.partition, self.peer, term, at.index);
+            }
+            Ok(None) | Err(StreamAppendError::HigherVote(_)) => {}
+        }
     }
 
     /// Sends `first` and all that follows, up to [`UNANSWERED_MAX`] ahead of the answers.
@@ -175,9 +190,11 @@ impl PeerLink {
             .open(self.peer, self.partition)
             .map_err(|error| failure(&error))?;
         let (sent, expected) = mpsc::unbounded_channel();
+        let term = first.vote.leader_id.term;
         let sending = tokio::spawn(send_all(stream, first, rest, sent));
         Ok(Pipeline {
             link: self.clone(),
+            term,
             answers,
             expected,
             sending: sending.abort_handle(),
@@ -219,6 +236,7 @@ async fn send_all<S>(
 /// The answering side of a stream of appends.
 struct Pipeline {
     link: PeerLink,
+    term: u64,
     answers: mpsc::Receiver<Result<bytes::Bytes, PeerCallError>>,
     expected: mpsc::UnboundedReceiver<OwnedSemaphorePermit>,
     sending: AbortHandle,
@@ -240,6 +258,9 @@ impl Pipeline {
                 Err(NetworkError::new(&slow).into())
             }
         };
+        if let Ok(appended) = &appended {
+            self.link.note(self.term, appended);
+        }
         self.ended = !matches!(appended, Ok(Ok(_)));
         Some(appended)
     }

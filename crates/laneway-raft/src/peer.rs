@@ -10,6 +10,7 @@ mod frame;
 mod handshake;
 mod link;
 mod log_limit;
+mod matched;
 mod message;
 mod room;
 mod serve;
@@ -36,6 +37,7 @@ use handshake::Class;
 pub use handshake::NodeIntroduction;
 use link::Link;
 use log_limit::LogLimit;
+use matched::Matched;
 pub(crate) use message::{SnapshotAnswer, Verb};
 pub(crate) use message::{
     decode_append_response, decode_appended, decode_snapshot_answer, decode_voted, encode_append,
@@ -77,6 +79,10 @@ pub struct PeerOptions {
 pub trait PeerService: Send + Sync + 'static {
     /// Carries out a call of `node`. An error's text reaches the caller as [`PeerCallError::Refused`]: nothing was done.
     fn call(&self, node: u16, body: Bytes) -> BoxFuture<'_, Result<Vec<Bytes>, String>>;
+
+    /// The replicas of this raft node id have lost what they had confirmed: their data is of an earlier time, and must not be
+    /// relied on. Must not block; said again as long as it stays so, every some seconds.
+    fn reverted(&self, raft_id: u64, reason: String);
 }
 
 /// What is known of one peer now.
@@ -86,6 +92,8 @@ pub struct PeerView {
     pub peer: Option<NodeIntroduction>,
     /// Nothing listens at its address: the process is gone, and not just slow.
     pub gone: bool,
+    /// Why it does not let this node in, in its words; its "this node" is not this one.
+    pub refusal: Option<String>,
 }
 
 /// A group that peers can reach.
@@ -115,6 +123,7 @@ struct Inner {
     groups: RwLock<HashMap<PartitionId, Member>>,
     service: Arc<dyn PeerService>,
     log_limit: LogLimit,
+    matched: Matched,
     stopping: Stopping,
 }
 
@@ -148,6 +157,7 @@ impl Peers {
             groups: RwLock::default(),
             service,
             log_limit: LogLimit::default(),
+            matched: Matched::default(),
             stopping: Stopping::default(),
         });
         for link in inner.links.values() {
@@ -166,6 +176,13 @@ impl Peers {
     #[must_use]
     pub fn view(&self, node: u16) -> Option<watch::Receiver<PeerView>> {
         self.inner.views.get(&node).map(watch::Sender::subscribe)
+    }
+
+    /// Whether a process with this raft id is kept out, for other data of its node is there, or was less than
+    /// [`PeerOptions::takeover`] ago.
+    #[must_use]
+    pub fn keeps_out(&self, raft_id: u64) -> bool {
+        self.inner.keeps_out(raft_id)
     }
 
     /// How this node introduces itself from the next connection on.
@@ -199,6 +216,29 @@ impl Peers {
         self.inner
             .call(to, None, PartitionId::CATALOG, within, body)
             .await
+    }
+
+    /// A replica has confirmed to this leader of `term` what it holds up to `index`.
+    pub(crate) fn matched(&self, partition: PartitionId, raft_id: u64, term: u64, index: u64) {
+        self.inner.matched.note(partition, raft_id, term, index);
+    }
+
+    /// A replica says that it does not have this leader's entry at `index`.
+    pub(crate) fn conflict(&self, partition: PartitionId, raft_id: u64, term: u64, index: u64) {
+        let Some(confirmed) = self.inner.matched.lost(partition, raft_id, term, index) else {
+            return;
+        };
+        let node = crate::node_number(raft_id);
+        if let Some(left_out) = self.inner.log_limit.due(&node.to_string(), "reverted") {
+            tracing::error!(
+                %partition, node, confirmed, lacks = index, left_out,
+                "a node lacks log entries that it had confirmed: its data was put back to an earlier time"
+            );
+            let reason = format!(
+                "partition {partition} had confirmed the log up to {confirmed} and lacks {index}: the data was put back to an earlier time"
+            );
+            self.inner.service.reverted(raft_id, reason);
+        }
     }
 
     /// Closes all connections and listens no more.
@@ -359,7 +399,7 @@ impl Inner {
         if let Some(view) = self.views.get(&node) {
             view.send_replace(PeerView {
                 peer: Some(welcome.clone()),
-                gone: false,
+                ..PeerView::default()
             });
         }
         let raft_id = welcome.raft_id;
@@ -372,9 +412,10 @@ impl Inner {
         });
     }
 
-    fn peer_down(self: &Arc<Self>, node: u16, gone: bool) {
+    fn peer_down(self: &Arc<Self>, node: u16, gone: bool, refusal: Option<String>) {
         let Some(view) = self.views.get(&node) else { return };
-        let before = view.send_replace(PeerView { peer: None, gone });
+        let peer = None;
+        let before = view.send_replace(PeerView { peer, gone, refusal });
         let known = before.peer.as_ref().map(|peer| peer.raft_id);
         if gone && !before.gone {
             for (partition, raft) in self.groups() {

@@ -42,16 +42,22 @@ pub(super) fn wal(bytes: &mut [u8]) {
     }
 }
 
+/// Of a frame between nodes.
+const PEER_HEADER_BYTES: usize = 24;
+
 /// `peer/frame.rs` of `laneway-raft`
 pub(super) fn peer(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some(body_bytes) = u32_at(bytes, at) {
-        let end = at.saturating_add(20).saturating_add(size(body_bytes));
-        let Some(rest) = bytes.get(at + 8..end) else {
+        let body_at = at.saturating_add(PEER_HEADER_BYTES);
+        let end = body_at.saturating_add(size(body_bytes));
+        let Some(body) = bytes.get(body_at..end) else {
             return;
         };
-        let crc = crc32fast::hash(rest);
-        put(bytes, at + 4, crc);
+        let of_body = crc32fast::hash(body);
+        put(bytes, at + 4, of_body);
+        let of_header = crc32fast::hash(&bytes[at..body_at - 4]);
+        put(bytes, body_at - 4, of_header);
         at = end;
     }
 }

@@ -41,10 +41,12 @@ pub(crate) enum Verb {
     Claimable = 20,
     /// Whether this process runs at all.
     Ping = 21,
+    /// Data that lacks what it had confirmed: its raft node id and the reason follow.
+    Condemn = 22,
 }
 
 impl Verb {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Push,
         Self::Claim,
         Self::Ack,
@@ -66,6 +68,7 @@ impl Verb {
         Self::Ready,
         Self::Claimable,
         Self::Ping,
+        Self::Condemn,
     ];
 
     pub(super) fn of(byte: u8) -> Option<Self> {
@@ -97,6 +100,12 @@ impl PeerService for NodeService {
             carry_out(Node { inner }, from, body).await
         })
     }
+
+    fn reverted(&self, raft_id: u64, reason: String) {
+        if let Some(inner) = self.node.get().and_then(Weak::upgrade) {
+            tokio::spawn(Node { inner }.condemn_peer(raft_id, reason));
+        }
+    }
 }
 
 async fn carry_out(node: Node, from: u16, body: Bytes) -> Result<Vec<Bytes>, String> {
@@ -105,6 +114,7 @@ async fn carry_out(node: Node, from: u16, body: Bytes) -> Result<Vec<Bytes>, Str
         Some(Verb::Founded) => return node.founded(&body[1..]).await,
         Some(Verb::Interests) => return node.interests_of(from, &body[1..]).await,
         Some(Verb::Ready) => return node.ready_hint(&body[1..]),
+        Some(Verb::Condemn) => return node.condemned_by(from, &body[1..]).await,
         Some(Verb::Ping) => return Ok(vec![Pong::of(&node).encode()]),
         _ => {}
     }
@@ -127,7 +137,9 @@ async fn carry_out(node: Node, from: u16, body: Bytes) -> Result<Vec<Bytes>, Str
         Verb::CatalogVersion => run::<r::CatalogVersion>(node, group, body).await,
         Verb::DescribeGroup => run::<DescribeGroup>(node, group, body).await,
         Verb::ChangeMember => run::<ChangeMember>(node, group, body).await,
-        Verb::Founded | Verb::Interests | Verb::Ready | Verb::Ping => unreachable!("answered above"),
+        Verb::Founded | Verb::Interests | Verb::Ready | Verb::Ping | Verb::Condemn => {
+            unreachable!("answered above")
+        }
     }
 }
 

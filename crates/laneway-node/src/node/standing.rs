@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use laneway_raft::{NodeIntroduction, Peers};
 use laneway_storage::vfs::Vfs;
 
-use crate::identity::{Identity, IdentityError};
+use crate::identity::{Identity, IdentityError, write_whole};
 
 /// The identity, which gets its cluster once.
 #[derive(Debug)]
@@ -48,6 +48,11 @@ impl Standing {
             founded: identity.cluster_id != 0,
             cluster: identity.cluster,
         }
+    }
+
+    /// Writes a file beside the identity, whole or not at all. Blocking.
+    pub(super) fn write_beside(&self, file: &str, bytes: &[u8]) -> std::io::Result<()> {
+        write_whole(&*self.vfs, &self.dir, &self.dir.join(file), bytes)
     }
 
     /// Belongs to `cluster_id` from now on, durably; as its founder with these voters. False: it belongs to another.

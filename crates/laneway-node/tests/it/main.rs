@@ -3,6 +3,7 @@
 mod auto_ack;
 mod basics;
 mod damage;
+mod outside;
 mod restart;
 mod snapshots;
 mod support;

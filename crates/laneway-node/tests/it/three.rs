@@ -388,7 +388,7 @@ async fn removal_that_would_lose_the_quorum_is_refused() {
 
 impl Cluster {
     /// Stops a node and takes all its data away.
-    async fn wipe(&mut self, at: usize) {
+    pub(crate) async fn wipe(&mut self, at: usize) {
         self.stop_node(at).await;
         for entry in std::fs::read_dir(self.dir(at))
             .expect("the folder is there")
@@ -541,5 +541,48 @@ async fn damaged_data_is_moved_aside_and_comes_from_the_others() {
     let aside = std::fs::read_dir(cluster.dir(1)).unwrap().flatten();
     let aside = aside.filter(|entry| entry.file_name().to_string_lossy().starts_with("damaged-"));
     assert_eq!(aside.count(), 1);
+    cluster.stop().await;
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder is made");
+    for entry in std::fs::read_dir(from).expect("the folder is there").flatten() {
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_all(&path, &target);
+        } else {
+            std::fs::copy(path, target).expect("a file is copied");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_that_was_put_back_to_an_earlier_time_is_condemned_and_replaced() {
+    let mut cluster = Cluster::start().await;
+    push_much(&cluster, "first").await;
+    cluster.agree().await;
+    cluster.stop_node(2).await;
+    let earlier = tempfile::tempdir().unwrap();
+    copy_all(cluster.dir(2), earlier.path());
+    cluster.start_node(2).await;
+    cluster.ready().await;
+    push_much(&cluster, "second").await;
+    cluster.agree().await;
+    // The leaders of this term know what it confirmed; whoever is elected later does not.
+    cluster.wipe(2).await;
+    copy_all(earlier.path(), cluster.dir(2));
+    cluster.start_node(2).await;
+    let deadline = Instant::now() + SOON;
+    while cluster.node(2).failure().is_none() {
+        assert!(Instant::now() < deadline, "it is never told");
+        tokio::task::yield_now().await;
+    }
+    let failure = cluster.node(2).failure().unwrap();
+    assert!(failure.contains("put back to an earlier time"), "{failure}");
+    cluster.stop_node(2).await;
+    cluster.start_node(2).await;
+    push_much(&cluster, "third").await;
+    cluster.ready().await;
+    cluster.agree().await;
     cluster.stop().await;
 }

@@ -50,7 +50,7 @@ impl From<FormatError> for OpenError {
 #[derive(Debug, thiserror::Error)]
 pub enum InitializeError {
     /// This node is not among the voters.
-    #[error("node {node_id:#018x} is not among the voters")]
+    #[error("node {} is not among the voters", crate::node_number(*node_id))]
     NotAVoter {
         /// This node.
         node_id: u64,
@@ -117,7 +117,8 @@ pub enum ChangeError {
     InProgress,
     /// A voter that is no member (add it as a learner first), or a voter that would cease to be a member. Definite.
     #[error(
-        "node {raft_id:#018x} is not in the right role for this change: a new voter must be a learner first, and a voter cannot be removed as a learner"
+        "node {} is not in the right role for this change: a new voter must be a learner first, and a voter cannot be removed as a learner",
+        crate::node_number(*raft_id)
     )]
     UnknownMember {
         /// Which.
@@ -151,14 +152,17 @@ pub enum TransferError {
         leader: Option<u64>,
     },
     /// The target does not vote. Nothing was done.
-    #[error("node {raft_id:#018x} is not a voter")]
+    #[error("node {} is not a voter", crate::node_number(*raft_id))]
     NotAVoter {
         /// The target.
         raft_id: u64,
     },
     /// The target would have to catch up first: it lacks too much, or did not get the last entries in time. This node leads on and
     /// takes proposals.
-    #[error("node {raft_id:#018x} lacks {entries} entries, it has to catch up first")]
+    #[error(
+        "node {} lacks {entries} entries, it has to catch up first",
+        crate::node_number(*raft_id)
+    )]
     Behind {
         /// The target.
         raft_id: u64,

@@ -53,6 +53,9 @@ impl GroupOptions {
             // A restarted leader leads a new term. In its old one it would append no first entry, and what it proposed
             // before the restart could not be told from what it proposes now.
             enable_leader_restore: Some(false),
+            // A follower whose data was put back to an earlier time gets what it lacks while it is told to stop (see
+            // `PeerService::reverted`); otherwise openraft would ask it for the same entry without end, or panic in debug builds.
+            allow_log_reversion: Some(true),
             ..Config::default()
         };
         config.validate().map_err(|error| OpenError::InvalidOptions {

@@ -77,12 +77,35 @@ impl Inner {
         };
         // One whose connections are about to be seen to end is let in at its next attempt.
         let is_there = known.process != theirs.process && known.connections > 0;
-        let was_there = known.raft_id != theirs.raft_id && known.seen.elapsed() < self.takeover;
-        if is_there || was_there {
-            let (ours, theirs) = (known.raft_id, theirs.raft_id);
+        let ours = known.raft_id;
+        if is_there {
+            let theirs = theirs.raft_id;
             return Err(Refused::Twin { node, ours, theirs });
         }
+        if self.is_too_early(known, theirs.raft_id) {
+            let takeover_ms = u64::try_from(self.takeover.as_millis()).unwrap_or(u64::MAX);
+            return Err(Refused::EarlierData {
+                node,
+                ours,
+                takeover_ms,
+            });
+        }
         Ok(Arc::clone(room))
+    }
+
+    /// Whether other data of the node was heard of so recently that this one is not let in.
+    fn is_too_early(&self, known: &Caller, raft_id: u64) -> bool {
+        known.raft_id != raft_id && known.seen.elapsed() < self.takeover
+    }
+
+    /// Whether a process with this raft id would be refused, for other data of its node is there or was a moment ago.
+    pub(super) fn keeps_out(&self, raft_id: u64) -> bool {
+        let callers = lock(&self.callers);
+        let known = callers.get(&crate::node_number(raft_id));
+        known.is_some_and(|known| {
+            let other_is_there = known.raft_id != raft_id && known.connections > 0;
+            other_is_there || self.is_too_early(known, raft_id)
+        })
     }
 
     /// Counts an incoming connection for as long as the guard lives. A node has one of each class: the one before is told to end.

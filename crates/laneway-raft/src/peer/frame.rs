@@ -1,21 +1,30 @@
 //! What goes over a connection between two nodes: frames.
 //!
 //! ```text
-//! u32 LE body bytes ‖ u32 LE CRC-32 of all that follows ‖ u8 kind ‖ u8 0 ‖ u16 LE partition ‖ u64 LE number ‖ body
+//! u32 LE body bytes ‖ u32 LE CRC-32 of the body ‖ u8 kind ‖ u8 0 ‖ u16 LE partition ‖ u64 LE number ‖ u32 LE CRC-32 of these ‖ body
 //! ```
 //!
+//! The header has a checksum of its own: a length that was changed on the way would swallow the frames behind it.
 //! The header never changes its shape; what bodies mean is a matter of the protocol version, which the handshake settles.
 //! Frames are decoded as hostile: no panic, and no memory beyond what has arrived.
 
 use std::io::{self, IoSlice};
+use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use laneway_core::ids::PartitionId;
 use laneway_storage::codec::checksum;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
 /// Bytes before a frame's body.
-pub(crate) const HEADER_BYTES: usize = 20;
+pub(crate) const HEADER_BYTES: usize = 24;
+
+/// Of these, what the header's checksum is of.
+const HEADER_FIELDS: usize = HEADER_BYTES - 4;
+
+/// Longest time for a frame that has begun. One that stands still is no use to anybody, and hides that the connection is broken.
+const FRAME_MAX: Duration = Duration::from_secs(30);
 
 /// Largest body on a connection for entries or bulk: one request of a client may be one entry.
 pub(crate) const BODY_BYTES_MAX: usize = 256 << 20;
@@ -98,6 +107,9 @@ pub(crate) enum FrameError {
     /// Changed on the way, or no frame at all.
     #[error("a frame's checksum is wrong")]
     Checksum,
+    /// It began and did not come to its end.
+    #[error("a frame did not arrive whole within {} s", FRAME_MAX.as_secs())]
+    Stalled,
     /// Of a kind that this version does not know.
     #[error("a frame is of the unknown kind {0}")]
     Kind(u8),
@@ -125,15 +137,15 @@ impl Frame {
             .ok()
             .filter(|_| bytes <= max)
             .ok_or(FrameError::TooLarge { bytes, max })?;
-        let mut rest = [0; HEADER_BYTES - 8];
-        rest[0] = self.kind as u8;
-        rest[2..4].copy_from_slice(&self.partition.0.to_le_bytes());
-        rest[4..].copy_from_slice(&self.number.to_le_bytes());
-        let parts = std::iter::once(&rest[..]).chain(self.body.iter().map(|piece| &piece[..]));
         let mut header = BytesMut::with_capacity(HEADER_BYTES);
-        header.extend_from_slice(&length.to_le_bytes());
-        header.extend_from_slice(&checksum(parts).to_le_bytes());
-        header.extend_from_slice(&rest);
+        header.put_u32_le(length);
+        header.put_u32_le(checksum(self.body.iter().map(|piece| &piece[..])));
+        header.put_u8(self.kind as u8);
+        header.put_u8(0);
+        header.put_u16_le(self.partition.0);
+        header.put_u64_le(self.number);
+        let of_header = checksum([&header[..]]);
+        header.put_u32_le(of_header);
         let mut pieces = Vec::with_capacity(1 + self.body.len());
         pieces.push(header.freeze());
         pieces.extend(self.body.into_iter().filter(|piece| !piece.is_empty()));
@@ -182,23 +194,41 @@ pub(crate) async fn read_frame<R: AsyncRead + Unpin>(
     if first == 0 {
         return Err(FrameError::Ended);
     }
+    match timeout(FRAME_MAX, read_rest(input, header, first, max)).await {
+        Ok(received) => received,
+        Err(_) => Err(FrameError::Stalled),
+    }
+}
+
+async fn read_rest<R: AsyncRead + Unpin>(
+    input: &mut R,
+    mut header: [u8; HEADER_BYTES],
+    first: usize,
+    max: usize,
+) -> Result<Received, FrameError> {
     input.read_exact(&mut header[first..]).await?;
-    let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let bytes = word(0) as usize;
+    let of_header = checksum([&header[..HEADER_FIELDS]]);
+    let mut fields = &header[..];
+    let bytes = fields.get_u32_le() as usize;
+    let of_body = fields.get_u32_le();
+    let (kind, _zero) = (fields.get_u8(), fields.get_u8());
+    let partition = PartitionId(fields.get_u16_le());
+    let number = fields.get_u64_le();
+    // Who speaks another protocol shall hear how much too long that is.
     if bytes > max {
         return Err(FrameError::TooLarge { bytes, max });
     }
-    let body = read_body(input, bytes).await?;
-    if checksum([&header[8..], &body]) != word(4) {
+    if fields.get_u32_le() != of_header {
         return Err(FrameError::Checksum);
     }
-    let number = header[12..]
-        .try_into()
-        .expect("a header ends with eight bytes of number");
+    let body = read_body(input, bytes).await?;
+    if checksum([&body[..]]) != of_body {
+        return Err(FrameError::Checksum);
+    }
     Ok(Received {
-        kind: Kind::of(header[8]).ok_or(FrameError::Kind(header[8]))?,
-        partition: PartitionId(u16::from_le_bytes([header[10], header[11]])),
-        number: u64::from_le_bytes(number),
+        kind: Kind::of(kind).ok_or(FrameError::Kind(kind))?,
+        partition,
+        number,
         body,
     })
 }
@@ -245,7 +275,7 @@ mod tests {
         assert_eq!(hex, GOLDEN);
     }
 
-    const GOLDEN: &str = "0300000018a6b940050003000807060504030201616263";
+    const GOLDEN: &str = "03000000c24124350500030008070605040302011f1fbb5b616263";
 
     #[tokio::test]
     async fn frames_survive_any_cut_of_the_stream() {
@@ -314,11 +344,32 @@ mod tests {
             Err(FrameError::TooLarge { .. })
         ));
         // The length alone takes no memory: the bytes must come.
-        let mut header = [0xff; HEADER_BYTES];
-        header[..4].copy_from_slice(&(200u32 << 20).to_le_bytes());
+        let body = Bytes::from(vec![0; 1 << 20]);
+        let header = &bytes_of(Frame::new(Kind::Item, PartitionId(3), 1, body))[..HEADER_BYTES];
         assert!(matches!(
-            read(&header, BODY_BYTES_MAX).await,
+            read(header, BODY_BYTES_MAX).await,
             Err(FrameError::Io(_))
         ));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changed_length_is_found_before_its_bytes_are_waited_for() {
+        let (mut near, mut far) = tokio::io::duplex(1024);
+        let mut bytes = bytes_of(frame(&[b"abc"]));
+        bytes[3] ^= 1;
+        far.write_all(&bytes).await.unwrap();
+        let read = read_frame(&mut near, BODY_BYTES_MAX).await;
+        assert!(matches!(read, Err(FrameError::Checksum)), "{read:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frame_that_stands_still_is_given_up() {
+        let whole = bytes_of(frame(&[b"abc"]));
+        for end in [1, HEADER_BYTES, whole.len() - 1] {
+            let (mut near, mut far) = tokio::io::duplex(1024);
+            far.write_all(&whole[..end]).await.unwrap();
+            let read = read_frame(&mut near, BODY_BYTES_MAX).await;
+            assert!(matches!(read, Err(FrameError::Stalled)), "{read:?}");
+        }
     }
 }

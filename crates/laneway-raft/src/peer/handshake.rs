@@ -12,7 +12,7 @@ use super::transport::PeerStream;
 use crate::node_id::node_number;
 
 /// Version of what is said after the handshake.
-pub(crate) const PROTOCOL_VERSION: u16 = 1;
+pub(crate) const PROTOCOL_VERSION: u16 = 2;
 
 /// First bytes of a handshake's body, so that a stray client of another protocol is told from a node.
 const MAGIC: [u8; 8] = *b"laneway\0";
@@ -88,13 +88,40 @@ enum WelcomeRow {
 /// Why a node does not talk to another. Shown on both sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refused {
-    Version { ours: u16, theirs: u16 },
-    OtherCluster { ours: String, theirs: String },
-    OtherClusterId { ours: u64, theirs: u64 },
-    OtherFingerprint { ours: u64, theirs: u64 },
-    NotMe { ours: u16, wanted: u16 },
-    NotAPeer { node: u16 },
-    Twin { node: u16, ours: u64, theirs: u64 },
+    Version {
+        ours: u16,
+        theirs: u16,
+    },
+    OtherCluster {
+        ours: String,
+        theirs: String,
+    },
+    OtherClusterId {
+        ours: u64,
+        theirs: u64,
+    },
+    OtherFingerprint {
+        ours: u64,
+        theirs: u64,
+    },
+    NotMe {
+        ours: u16,
+        wanted: u16,
+    },
+    NotAPeer {
+        node: u16,
+    },
+    Twin {
+        node: u16,
+        ours: u64,
+        theirs: u64,
+    },
+    /// Its number ran with other data a moment ago, and may again.
+    EarlierData {
+        node: u16,
+        ours: u64,
+        takeover_ms: u64,
+    },
 }
 
 impl Refused {
@@ -108,6 +135,7 @@ impl Refused {
             Self::NotMe { .. } => "not me",
             Self::NotAPeer { .. } => "not a peer",
             Self::Twin { .. } => "twin",
+            Self::EarlierData { .. } => "earlier data",
         }
     }
 }
@@ -144,6 +172,15 @@ impl fmt::Display for Refused {
                 "another process serves as node {node} with data generation {:012x}, this one has {:012x}: stop one of the two; if the other is gone for good, this one is let in once nothing was heard of it for generation_takeover_ms",
                 ours & crate::GENERATION_MAX,
                 theirs & crate::GENERATION_MAX
+            ),
+            Self::EarlierData {
+                node,
+                ours,
+                takeover_ms,
+            } => write!(
+                f,
+                "node {node} ran with earlier data (generation {:012x}) just now: new data takes its place once nothing was heard of that for generation_takeover_ms, {takeover_ms} ms; wait, unless a process with the earlier data still runs somewhere",
+                ours & crate::GENERATION_MAX
             ),
         }
     }

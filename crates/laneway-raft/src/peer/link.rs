@@ -113,7 +113,7 @@ impl Link {
             }
             *self.state() = State::Down(reason);
             if self.class == Class::Control {
-                inner.peer_down(self.node, end.reason.is_refused());
+                inner.peer_down(self.node, end.reason.is_refused(), end.reason.words());
             }
             let jitter = rand::rng().random_range(0.5..1.0);
             tokio::select! {
@@ -237,6 +237,14 @@ impl Reason {
             Self::Slow => "slow",
             Self::Frame(_) => "frame",
             Self::Stopping => "stopping",
+        }
+    }
+
+    /// Why the peer does not let this node in, in its words.
+    fn words(&self) -> Option<String> {
+        match self {
+            Self::Handshake(HandshakeError::RefusedThere(refused)) => Some(refused.to_string()),
+            _ => None,
         }
     }
 

@@ -32,6 +32,10 @@ impl PeerService for Echo {
             }
         })
     }
+
+    fn reverted(&self, raft_id: u64, reason: String) {
+        panic!("data of {raft_id:#x} went back in time: {reason}");
+    }
 }
 
 pub(crate) struct Node {

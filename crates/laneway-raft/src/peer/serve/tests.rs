@@ -62,6 +62,8 @@ impl PeerService for Service {
             Ok(vec![Bytes::from(vec![7; self.answer_bytes])])
         })
     }
+
+    fn reverted(&self, _raft_id: u64, _reason: String) {}
 }
 
 /// Takes what the test sends to it and reaches nobody.
