@@ -122,9 +122,23 @@ pub(crate) trait WhoseOutcome: fmt::Display + Sync {
     fn not_taken_up(&self) -> RequestError;
 }
 
+/// What to do about an unknown outcome where request ids count.
+pub(crate) const REPEAT_ADVICE: &str = "repeat it with the same request id to learn its outcome";
+
+impl RequestError {
+    /// An unknown outcome of a request whose id, if it has one, is not kept: what to do about it instead.
+    #[must_use]
+    pub fn advising(mut self, advice: &str) -> Self {
+        if let Some(what) = self.message.strip_suffix(REPEAT_ADVICE) {
+            self.message = format!("{what}{advice}");
+        }
+        self
+    }
+}
+
 /// The request may or may not have been done.
 pub(crate) fn outcome_unknown(why: &str, whose: &(impl fmt::Display + ?Sized)) -> RequestError {
-    let message = format!("{why} ({whose}); repeat it with the same request id to learn its outcome");
+    let message = format!("{why} ({whose}); {REPEAT_ADVICE}");
     RequestError::new(ErrorClass::OutcomeUnknown, "outcome_unknown", message)
 }
 
@@ -150,6 +164,22 @@ mod tests {
         leader: Duration::from_millis(1),
         outcome: Duration::from_millis(2),
     };
+
+    #[test]
+    fn advice_fits_the_verb() {
+        let unknown = outcome_unknown("it was sent", "partition 0");
+        assert!(
+            unknown
+                .message
+                .ends_with("; repeat it with the same request id to learn its outcome")
+        );
+        assert_eq!(
+            unknown.advising("pop again").message,
+            "it was sent (partition 0); pop again"
+        );
+        let other = RequestError::new(ErrorClass::Unavailable, "no_leader", "no leader");
+        assert_eq!(other.clone().advising("pop again"), other);
+    }
 
     #[tokio::test]
     async fn request_not_taken_up_is_refused_for_good() {

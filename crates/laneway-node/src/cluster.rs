@@ -1,6 +1,7 @@
 //! The cluster itself: who belongs to which group, who leads, and changes of that.
 
 mod change;
+mod outside;
 mod pulse;
 mod tend;
 
@@ -59,12 +60,20 @@ impl Node {
 
     fn describe_node(&self, node: u16) -> ClusterNode {
         let raft_id = self.raft_id_of(node);
+        let trouble = self.trouble_with(node);
         ClusterNode {
             node,
             address: self.inner.addresses.get(&node).cloned(),
-            connected: raft_id.is_some(),
+            connected: raft_id.is_some() && trouble.is_none(),
             generation: raft_id.map(generation),
+            trouble,
         }
+    }
+
+    /// Whether the cluster file of this node lists `node`.
+    #[must_use]
+    pub fn knows_node(&self, node: u16) -> bool {
+        self.inner.addresses.contains_key(&node) || node == self.inner.standing.identity().node
     }
 
     /// Raft id of the process that runs as `node` now, if it is this one or connected.
@@ -139,11 +148,16 @@ impl Node {
     ///
     /// Errors: `Conflict` says why the change is refused; after any error some groups may be changed and others not: repeat it.
     pub async fn change_cluster(&self, change: ClusterChange) -> Result<ClusterChanged, RequestError> {
-        let (only, node) = match change {
-            ClusterChange::AddNode(node) | ClusterChange::RemoveNode(node) => (None, node),
-            ClusterChange::TransferLeader(only, node) => (only, node),
+        let changed = self.change_groups(change).await;
+        changed.map_err(|error| error.advising("repeat the change: what is so already is left alone"))
+    }
+
+    async fn change_groups(&self, change: ClusterChange) -> Result<ClusterChanged, RequestError> {
+        let only = match change {
+            ClusterChange::AddNode(_) | ClusterChange::RemoveNode(_) => None,
+            ClusterChange::TransferLeader(only, _) => only,
         };
-        self.check_change(change, node)?;
+        self.check_change(change, change.node())?;
         let member = match change {
             ClusterChange::AddNode(node) => ChangeMember::Add(node),
             ClusterChange::RemoveNode(node) => ChangeMember::Remove(node),
@@ -152,17 +166,41 @@ impl Node {
         if let ClusterChange::RemoveNode(node) = change {
             // Refused by one group, it is to leave the others as they are.
             for group in self.group_ids() {
-                self.at_leader(group, ChangeMember::MayRemove(node)).await?;
+                self.have_changed(group, ChangeMember::MayRemove(node)).await?;
             }
         }
         let mut changed = Vec::new();
         // The catalog is last: what it knows of is everywhere before it counts on the node.
         for group in self.group_ids() {
-            if only.is_none_or(|only| only == group) && self.at_leader(group, member).await? {
+            if only.is_none_or(|only| only == group) && self.have_changed(group, member).await? {
                 changed.push(group);
             }
         }
         Ok(ClusterChanged { changed })
+    }
+
+    async fn have_changed(&self, group: PartitionId, change: ChangeMember) -> Result<bool, RequestError> {
+        let changed = self.at_leader(group, change).await;
+        changed.map_err(|error| match self.lack_of_quorum(group) {
+            Some(why) if error.is_no_leader() => RequestError::new(ErrorClass::Unavailable, "no_leader", why),
+            _ => error,
+        })
+    }
+
+    /// How many voters of the group answer, when they are too few.
+    fn lack_of_quorum(&self, group: PartitionId) -> Option<String> {
+        let us = self.inner.standing.identity().raft_id();
+        let voters = self.group(group)?.members().voters;
+        let there = voters
+            .iter()
+            .filter(|id| **id == us || self.is_heard(**id))
+            .count();
+        (there <= voters.len() / 2).then(|| {
+            format!(
+                "partition {group} decides nothing now: {there} of its {} voters can be reached from here, which is not more than half; start nodes or mend the network, then repeat",
+                voters.len()
+            )
+        })
     }
 
     fn check_change(&self, change: ClusterChange, node: u16) -> Result<(), RequestError> {

@@ -28,6 +28,9 @@ const URL_VARIABLE: &str = "LANEWAY_URL";
 /// Longest wait for an answer unless told otherwise. A node that has no leader to ask says so well before.
 const TIMEOUT_SECONDS_DEFAULT: u64 = 10;
 
+/// What the client says when nothing came in time.
+const TIMED_OUT: &str = "timed out";
+
 /// Most dead letters skipped by a listing; the broker's limit.
 const DEAD_LETTERS_SKIPPED_MAX: u32 = 1_000_000_000;
 
@@ -163,6 +166,13 @@ fn advised(error: anyhow::Error, args: &CtlArgs) -> anyhow::Error {
         Some(ClientError::Connect { .. }) => {
             anyhow!("{error}; start the node, or name another one with --url or {URL_VARIABLE}")
         }
+        Some(ClientError::BadUrl { .. }) => {
+            anyhow!("{error}: only http:// is spoken, and --url (or {URL_VARIABLE}) must begin with it")
+        }
+        // A node that stops, or something that speaks no HTTP.
+        Some(ClientError::NoAnswer { reason, .. }) if !reason.contains(TIMED_OUT) => anyhow!(
+            "{error}; the node stopped just now, or this is not its HTTP port: --url takes the one of listen, not of peer_listen{perhaps}"
+        ),
         Some(ClientError::NoAnswer { .. }) => anyhow!(
             "{error}; the node may hang, be stopped or have too much to do: look at its process and its log, ask another node with --url, or wait longer than {} s with --timeout{perhaps}",
             args.timeout
@@ -201,6 +211,15 @@ async fn list_dead_letters(client: &Client, which: &ListArgs, json: bool) -> Res
         skip,
     };
     let list = client.dead_letters(&query(limit, offset)).await?;
+    if let Some(queue) = &which.queue
+        && list.messages.is_empty()
+        && !json
+        // A listing of no such queue is empty as well.
+        && let Err(ClientError::Refused(refusal)) = client.queue(queue).await
+        && refusal.status == 404
+    {
+        bail!("there is no queue {queue:?}: see laneway ctl queue list");
+    }
     let mut text = shown(json, &list, dead_letters)?;
     let next = offset.saturating_add(limit);
     let full = u32::try_from(list.messages.len()).is_ok_and(|rows| rows >= limit);
@@ -247,12 +266,13 @@ fn status(status: &StatusResponse) -> String {
         data_dir,
         ..
     } = status;
+    let cluster_id = known_id(cluster_id);
     let _ = writeln!(
         text,
         "laneway {version}, node {node} of cluster {cluster} ({cluster_id}): {ready}, up {uptime_seconds:.0} s"
     );
     for reason in &status.reasons {
-        let _ = writeln!(text, "  {reason}");
+        let _ = writeln!(text, "  {}", masked(reason));
     }
     let low = if status.disk_low {
         ", pushes are refused"
@@ -283,6 +303,15 @@ fn status(status: &StatusResponse) -> String {
     text + &groups(&status.groups)
 }
 
+/// A cluster's id for people: it has one once it is founded.
+fn known_id(cluster_id: &str) -> &str {
+    if cluster_id.bytes().all(|digit| digit == b'0') {
+        "no id yet: not founded"
+    } else {
+        cluster_id
+    }
+}
+
 fn groups(groups: &[GroupStatus]) -> String {
     let mut table = Table::new([
         "PARTITION",
@@ -299,7 +328,7 @@ fn groups(groups: &[GroupStatus]) -> String {
             .stopped
             .clone()
             .unwrap_or_else(|| if group.leads { "leads" } else { "follows" }.to_owned());
-        table.row([
+        table.whole_row([
             group.partition.clone(),
             group.term.to_string(),
             group

@@ -26,10 +26,13 @@ pub struct ClusterNode {
     pub node: u16,
     /// `host:port` for the other nodes; absent when the answering node's cluster file does not list it.
     pub address: Option<String>,
-    /// The answering node is connected to it, or is it.
+    /// It answers the answering node and is let in by it, or is it.
     pub connected: bool,
-    /// Which life of its data is there, in hex; known while connected.
+    /// Which life of its data is there, in hex; known while there is a connection.
     pub generation: Option<String>,
+    /// Why it does not count as connected, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// One Raft group.

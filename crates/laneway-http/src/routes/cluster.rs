@@ -27,17 +27,26 @@ pub(crate) async fn change(State(gateway): State<Gateway>, request: Request) -> 
     request_id(&parts.headers)?;
     let change = parse(&received.bytes)?;
     let done = gateway.node.change_cluster(change).await?;
+    let note = if done.changed.is_empty() {
+        let is_known = gateway.node.knows_node(change.node());
+        Some(note(change, is_known))
+    } else {
+        None
+    };
     let answer = ClusterChangeResponse {
-        note: done.changed.is_empty().then(|| note(change)),
+        note,
         changed: done.changed.iter().map(PartitionId::to_string).collect(),
     };
     Ok(super::json(StatusCode::OK, &answer))
 }
 
-/// What was so before.
-fn note(change: ClusterChange) -> String {
+/// What was so before. `is_known`: the node is in the cluster file.
+fn note(change: ClusterChange, is_known: bool) -> String {
     match change {
         ClusterChange::AddNode(node) => format!("node {node} votes in every group already"),
+        ClusterChange::RemoveNode(node) if !is_known => format!(
+            "node {node} is no member of any group, nor is it in the cluster file of the asked node: is the number right?"
+        ),
         ClusterChange::RemoveNode(node) => format!("node {node} is no member of any group"),
         ClusterChange::TransferLeader(None, node) => format!("node {node} leads every group already"),
         ClusterChange::TransferLeader(Some(PartitionId::CATALOG), node) => {
@@ -95,6 +104,7 @@ fn answer(status: ClusterStatus) -> ClusterResponse {
         address: node.address,
         connected: node.connected,
         generation: node.generation,
+        trouble: node.trouble,
     };
     let member = |member: laneway_node::ClusterMember| ClusterMember {
         node: member.node,
@@ -150,7 +160,8 @@ mod tests {
 
     #[test]
     fn what_was_so_already_is_said() {
-        let check = |change, wanted: &str| assert_eq!(note(change), wanted);
+        let check = |change, wanted: &str| assert_eq!(note(change, true), wanted);
+        assert!(note(ClusterChange::RemoveNode(9), false).ends_with("is the number right?"));
         check(ClusterChange::RemoveNode(9), "node 9 is no member of any group");
         check(ClusterChange::AddNode(2), "node 2 votes in every group already");
         let lead = |group| ClusterChange::TransferLeader(group, 1);

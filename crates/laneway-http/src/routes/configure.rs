@@ -26,7 +26,8 @@ pub(crate) async fn configure(
     let (parts, received) = gateway.receive(request).await?;
     // Configuring twice is the same as once: the id is checked like on every write, but needs no kept answer.
     request_id(&parts.headers)?;
-    let row = gateway.node.configure(parse(&received.bytes)?).await?;
+    let row = gateway.node.configure(parse(&received.bytes)?).await;
+    let row = row.map_err(|error| error.advising("repeat it: done twice is the same as once"))?;
     Ok(super::json(StatusCode::OK, &answer(&row)))
 }
 

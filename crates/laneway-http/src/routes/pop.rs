@@ -26,6 +26,14 @@ use crate::stamp;
 
 mod encode;
 
+/// What to do when nobody knows what became of a pop.
+const POP_AGAIN: &str =
+    "nothing is lost: what it may have claimed comes back when its lease ends, so pop again";
+
+/// The same with `autoAck`.
+const POP_AGAIN_AUTO_ACK: &str =
+    "pop again: what it may have claimed comes back, but what it may have settled (autoAck) does not";
+
 /// All lanes of one queue.
 pub(crate) async fn queue(
     State(gateway): State<Gateway>,
@@ -107,7 +115,13 @@ async fn answer(
         PopSource::Discovery { .. } => Arc::from(""),
     };
     // A shutdown ends the wait and not the pop: messages settled at delivery must reach the client that is here for them.
-    let reply = gateway.node.pop_until(pop, gateway.closing()).await?;
+    let again = if pop.auto_ack {
+        POP_AGAIN_AUTO_ACK
+    } else {
+        POP_AGAIN
+    };
+    let reply = gateway.node.pop_until(pop, gateway.closing()).await;
+    let reply = reply.map_err(|error| error.advising(again))?;
     if reply.lanes.is_empty() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }

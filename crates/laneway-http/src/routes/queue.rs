@@ -43,7 +43,9 @@ pub(crate) async fn one(State(gateway): State<Gateway>, request: Request) -> Res
 pub(crate) async fn delete(State(gateway): State<Gateway>, request: Request) -> Result<Response, ApiError> {
     let queue = name(request.uri().path())?;
     request_id(request.headers())?;
-    let existed = gateway.node.delete_queue(&queue).await?;
+    let existed = gateway.node.delete_queue(&queue).await;
+    let existed = existed
+        .map_err(|error| error.advising("repeat it: a queue that is deleted already is answered as well"))?;
     Ok(super::json(StatusCode::OK, &deleted(&queue, existed)))
 }
 

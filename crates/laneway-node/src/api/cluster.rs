@@ -25,10 +25,12 @@ pub struct ClusterNode {
     pub node: u16,
     /// `host:port` of its peer listener; `None` when this node's cluster file does not have it.
     pub address: Option<String>,
-    /// The answering node is connected to it (or is it).
+    /// It answers the answering node and is let in by it (or is it).
     pub connected: bool,
-    /// Data generation of the process there, in hex, while connected.
+    /// Data generation of the process there, in hex, while there is a connection.
     pub generation: Option<String>,
+    /// Why it does not count as connected.
+    pub trouble: Option<String>,
 }
 
 /// One replicated group.
@@ -66,6 +68,16 @@ pub enum ClusterChange {
     RemoveNode(u16),
     /// Lets the node lead the group (every group, when `None`).
     TransferLeader(Option<PartitionId>, u16),
+}
+
+impl ClusterChange {
+    /// The node that it is about.
+    #[must_use]
+    pub fn node(self) -> u16 {
+        match self {
+            Self::AddNode(node) | Self::RemoveNode(node) | Self::TransferLeader(_, node) => node,
+        }
+    }
 }
 
 /// What a change did.

@@ -22,6 +22,12 @@ const CATCH_UP_WAIT: Duration = Duration::from_secs(20);
 /// Between two looks at a new member.
 const CATCH_UP_LOOK: Duration = Duration::from_millis(50);
 
+/// How long a change that meets another one, or too new a leader, is tried again before that is told.
+const IN_THE_WAY_WAIT: Duration = Duration::from_secs(3);
+
+/// Between two such attempts.
+const IN_THE_WAY_LOOK: Duration = Duration::from_millis(50);
+
 /// What is to become of a node in a group.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum ChangeMember {
@@ -50,11 +56,22 @@ impl AtLeader for ChangeMember {
             id: group,
             group: &open,
         };
-        match self {
-            Self::Add(member) => change.add(member).await,
-            Self::Remove(member) => change.remove(member).await,
-            Self::MayRemove(member) => change.may_remove(member),
-            Self::Lead(member) => change.lead(member).await,
+        let deadline = Instant::now() + IN_THE_WAY_WAIT;
+        let mut repeated = false;
+        loop {
+            let outcome = match self {
+                Self::Add(member) => change.add(member).await,
+                Self::Remove(member) => change.remove(member).await,
+                Self::MayRemove(member) => change.may_remove(member),
+                Self::Lead(member) => change.lead(member).await,
+            };
+            match outcome {
+                // A leader that was elected just now takes no change before its first entry is committed.
+                Err(error) if error.code == "retry" && Instant::now() < deadline => repeated = true,
+                // What the attempts before left to others to finish was not so before, either.
+                outcome => return outcome.map(|changed| changed || repeated),
+            }
+            tokio::time::sleep(IN_THE_WAY_LOOK).await;
         }
     }
 }
@@ -139,7 +156,7 @@ impl Change<'_> {
         self.check_quorum(member, &left)?;
         if self.node.is_node(member) {
             // Whoever leads next carries the change out.
-            self.hand_over(&left).await?;
+            self.hand_over(&left).await.map_err(to_be_repeated)?;
             return Err(no_leader("the node that is to leave has handed the lead over"));
         }
         let set = self.group.set_voters(left).await;
@@ -191,7 +208,7 @@ impl Change<'_> {
             )));
         }
         let passed = self.group.transfer_leader(to).await;
-        passed.map_err(|error| self.transfer_failed(error))?;
+        passed.map_err(|error| to_be_repeated(self.transfer_failed(error)))?;
         Ok(true)
     }
 
@@ -234,7 +251,6 @@ impl Change<'_> {
             TransferError::NotLeader { .. } => no_leader(&message),
             TransferError::NotAVoter { .. } => conflict(&message),
             TransferError::Behind { .. } | TransferError::NotTaken | TransferError::Stopped => {
-                let message = format!("{message}; repeat the change after a moment");
                 RequestError::new(ErrorClass::Unavailable, "retry", message)
             }
         }
@@ -246,6 +262,14 @@ impl Node {
     fn is_node(&self, member: u16) -> bool {
         self.inner.standing.identity().node == member
     }
+}
+
+/// Of a change that somebody asked for.
+fn to_be_repeated(mut error: RequestError) -> RequestError {
+    if error.code == "retry" {
+        error.message.push_str("; repeat the change after a moment");
+    }
+    error
 }
 
 fn no_leader(message: &str) -> RequestError {

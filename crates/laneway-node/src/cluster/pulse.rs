@@ -8,6 +8,7 @@ use bytes::Bytes;
 use laneway_raft::Peers;
 use tokio::time::Instant;
 
+use super::outside::{self, Outside};
 use crate::clock::Clock;
 use crate::leader::Verb;
 use crate::node::Node;
@@ -21,19 +22,33 @@ const TRY_EVERY: Duration = Duration::from_millis(50);
 /// A peer that has not answered for so long does not run, as far as requests are concerned.
 const SILENT_AFTER: Duration = Duration::from_millis(1_500);
 
-/// When each peer last answered, and whether it was fit to lead then.
+/// What the others tell.
 #[derive(Debug, Default)]
-pub(crate) struct Pulses(Mutex<HashMap<u16, (Instant, bool)>>);
+pub(crate) struct Pulses {
+    /// When each peer last answered, and whether it was fit to lead then.
+    heard: Mutex<HashMap<u16, (Instant, bool)>>,
+    /// This node takes no part in the cluster.
+    outside: Mutex<Option<Outside>>,
+}
 
 impl Pulses {
     fn heard(&self, peer: u16, fit: bool) {
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.insert(peer, (Instant::now(), fit));
     }
 
     fn last(&self, peer: u16) -> Option<(Instant, bool)> {
-        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.get(&peer).copied()
+    }
+
+    /// Why this node is a member of no group, if it is none.
+    pub(super) fn outside(&self) -> Option<Outside> {
+        *self.outside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_outside(&self, outside: Option<Outside>) {
+        *self.outside.lock().unwrap_or_else(PoisonError::into_inner) = outside;
     }
 
     /// Whether the peer has answered of late.
@@ -48,10 +63,11 @@ impl Pulses {
     }
 }
 
-/// Asks every peer again and again. Runs until the task is aborted.
+/// Asks every peer again and again, also whether they count on this node. Runs until the task is aborted.
 pub(crate) async fn feel_pulses(node: Node, peers: Peers) {
     let asking = peers.nodes().map(|peer| ask(&node, &peers, peer));
-    futures_util::future::join_all(asking).await;
+    let asking = futures_util::future::join_all(asking);
+    futures_util::future::join(asking, outside::watch(&node, &peers)).await;
 }
 
 async fn ask(node: &Node, peers: &Peers, peer: u16) {

@@ -275,8 +275,15 @@ impl Node {
             }
             handed = handing => match handed {
                 Ok(Ok(())) => tracing::info!(partition = %id, "handed the lead over"),
-                Ok(Err(error)) => tracing::warn!(partition = %id, %error, "cannot hand the lead over"),
-                Err(_) => tracing::warn!(partition = %id, "handing the lead over took too long"),
+                Ok(Err(error)) => tracing::warn!(
+                    partition = %id,
+                    %error,
+                    "cannot hand the lead over: the others elect another leader once this node is gone"
+                ),
+                Err(_) => tracing::warn!(
+                    partition = %id,
+                    "handing the lead over took too long: the others elect another leader once this node is gone"
+                ),
             }
         }
     }

@@ -76,6 +76,28 @@ impl Node {
         leadership.is_some_and(|leadership| leadership.borrow().is_self)
     }
 
+    /// Whether anybody leads the group, as far as this node knows.
+    pub(crate) fn hears_of_leader(&self, group: PartitionId) -> bool {
+        let place = self.place(group);
+        place.is_some_and(|place| place.leadership.borrow().leader.is_some())
+    }
+
+    /// The answer of `peer` if it leads the group, else nothing; for questions only.
+    pub(crate) async fn ask_peer<R: AtLeader>(
+        &self,
+        peer: u16,
+        group: PartitionId,
+        question: R,
+        within: Duration,
+    ) -> Option<R::Answer> {
+        const { assert!(!R::WRITES, "its outcome would be lost") };
+        let peers = self.inner.peers.as_ref()?;
+        let answer = peers
+            .call(peer, within, wire::encode_request(group, question))
+            .await;
+        wire::decode_answer::<R>(answer.ok()?).ok()?.ok()
+    }
+
     /// What keeps requests from being served by the group now, for people.
     pub(crate) fn lack_of(&self, group: PartitionId) -> Option<String> {
         let place = self.place(group)?;
@@ -89,18 +111,17 @@ impl Node {
         }
         let seen = *place.leadership.borrow();
         let Some(leader) = seen.leader else {
-            let us = self.inner.standing.identity();
-            if us.cluster_id == 0 {
-                return Some(format!(
-                    "{name} is not founded yet: all nodes of the cluster file must run and reach each other; the log says which this node waits for"
-                ));
+            if let Some(why) = self.apart() {
+                return Some(format!("{name} is not served here: {why}"));
             }
+            let us = self.inner.standing.identity();
             let is_member = place.group.as_ref().is_some_and(|group| {
                 let members = group.members();
                 members.voters.contains(&us.raft_id()) || members.learners.contains(&us.raft_id())
             });
             return Some(if is_member {
-                format!("{name} has no leader")
+                let refused = self.refusals().map(|refused| format!("; {refused}"));
+                format!("{name} has no leader{}", refused.unwrap_or_default())
             } else {
                 format!(
                     "{name} has no member here yet: the others add this node by themselves when it was one of them, else laneway ctl cluster add-node {} does",
@@ -159,6 +180,11 @@ impl Node {
         };
         loop {
             let seen = *place.leadership.borrow_and_update();
+            if seen.leader.is_none()
+                && let Some(refusal) = self.outsider_refusal()
+            {
+                return Err(refusal);
+            }
             let outcome = match seen.leader {
                 Some(_) if seen.is_self && place.quorum_is_lost() => Err(place.whose.not_taken_up()),
                 Some(_) if seen.is_self => self.here(group, &request, &place).await,

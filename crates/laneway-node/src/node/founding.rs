@@ -92,7 +92,7 @@ async fn wait_for_chance(node: &Node, peers: &Peers) -> Option<(u64, Vec<u64>)> 
             Chance::Wait { missing, founder } => {
                 if last_logged.is_none_or(|at| at.elapsed() >= WAIT_LOGGED_EVERY) {
                     last_logged = Some(tokio::time::Instant::now());
-                    log_wait(&missing, founder);
+                    log_wait(&missing, founder, node.refusals().as_deref());
                 }
             }
         }
@@ -103,8 +103,13 @@ async fn wait_for_chance(node: &Node, peers: &Peers) -> Option<(u64, Vec<u64>)> 
     }
 }
 
-fn log_wait(missing: &[u16], founder: u16) {
-    if missing.is_empty() {
+fn log_wait(missing: &[u16], founder: u16, refusals: Option<&str>) {
+    if let Some(reason) = refusals {
+        tracing::info!(
+            reason,
+            "no data here, and no cluster known: other nodes do not let this one in"
+        );
+    } else if missing.is_empty() {
         tracing::info!(
             founder,
             "no data here, nor on any other node: waits for the node with the lowest number to found the cluster"

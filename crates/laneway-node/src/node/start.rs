@@ -310,7 +310,7 @@ pub(super) async fn start_node(
             let aside = moved
                 .map_err(|source| io_error(format_args!("moving damaged data aside ({error})"), source))?;
             tracing::error!(
-                reason = %error,
+                damage = aside::without_advice(&error.to_string()),
                 moved_to = %aside.display(),
                 "the data of this node is damaged and moved aside: nothing needs to be restored, it starts empty and gets everything from the others; delete the folder when it has"
             );

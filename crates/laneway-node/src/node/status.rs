@@ -21,11 +21,12 @@ impl Node {
     /// took the node away for one bad block would take all the rest away, too.
     pub fn readiness(&self) -> Readiness {
         let partitions = self.inner.partitions.iter().map(|partition| partition.id);
-        let mut reasons: Vec<String> = [PartitionId::CATALOG]
-            .into_iter()
-            .chain(partitions)
-            .filter_map(|group| self.lack_of(group))
-            .collect();
+        let groups = [PartitionId::CATALOG].into_iter().chain(partitions);
+        let mut reasons: Vec<String> = match self.apart() {
+            // One reason for all.
+            Some(why) => vec![why],
+            None => groups.filter_map(|group| self.lack_of(group)).collect(),
+        };
         if self.waits_for_room() {
             reasons.push(format!(
                 "the disk of {} is full and writes wait: free some room",

@@ -4,6 +4,7 @@ use laneway_raft::{FsmMsg, Group, Leadership};
 
 use super::running::Running;
 use crate::api::{ErrorClass, RequestError};
+use crate::caller::REPEAT_ADVICE;
 use crate::supervisor::SNAPSHOT_PLACED;
 
 impl Running {
@@ -108,6 +109,6 @@ pub(super) fn leader_changed() -> RequestError {
 }
 
 fn unknown(why: &str) -> RequestError {
-    let message = format!("{why}; repeat it with the same request id to learn its outcome");
+    let message = format!("{why}; {REPEAT_ADVICE}");
     RequestError::new(ErrorClass::OutcomeUnknown, "outcome_unknown", message)
 }

@@ -11,8 +11,8 @@ use laneway_client::wire::{
 };
 use laneway_client::{Client, ClientError, ClusterChange};
 
-use super::shown;
 use super::table::{Table, masked};
+use super::{known_id, shown};
 
 /// How long adding a node is repeated: it first gets a copy of the data, which the broker waits for only so long.
 const ADD_WAIT: Duration = Duration::from_secs(3600);
@@ -72,20 +72,71 @@ pub(super) async fn answer(client: &Client, command: &ClusterCommand, json: bool
         }
     };
     // A node that hangs shows here, and not only after the hour that a change may take.
-    client.cluster().await?;
-    let client = client.clone().with_answer_wait(ANSWER_WAIT);
-    let done = until_done(&client, &change).await?;
-    shown(json, &done, |done| changed(&change, done))
+    let before = client.cluster().await?;
+    let patient = client.clone().with_answer_wait(ANSWER_WAIT);
+    let (mut done, repeated) = until_done(&patient, &change).await?;
+    if repeated {
+        add_earlier(&mut done, &change, &before);
+    }
+    let mut text = shown(json, &done, |done| changed(&change, done))?;
+    if !json && !done.changed.is_empty() && !matches!(change, ClusterChange::TransferLeader(..)) {
+        // The change is done, whatever becomes of this question.
+        let after = client.cluster().await.ok();
+        text.push_str(&after.as_ref().and_then(may_fail).unwrap_or_default());
+    }
+    Ok(text)
 }
 
-/// Repeats the change while the broker says that it only takes time. What is waited for goes to standard error.
-async fn until_done(client: &Client, change: &ClusterChange) -> Result<ClusterChangeResponse> {
+/// The answer names what the last attempt changed: adds what the attempts before it did.
+fn add_earlier(done: &mut ClusterChangeResponse, change: &ClusterChange, before: &ClusterResponse) {
+    let changed = std::mem::take(&mut done.changed);
+    let groups = before.groups.iter();
+    let not_so = groups.filter(|group| changed.contains(&group.partition) || !is_so(group, change, before));
+    done.changed = not_so.map(|group| group.partition.clone()).collect();
+    if !done.changed.is_empty() {
+        done.note = None;
+    }
+}
+
+/// Whether nothing is left to do in the group.
+fn is_so(group: &ClusterGroup, change: &ClusterChange, cluster: &ClusterResponse) -> bool {
+    let mut members = group.members.iter();
+    match change {
+        ClusterChange::AddNode(node) => {
+            members.any(|member| member.node == *node && member.voter && !is_old(member, &cluster.nodes))
+        }
+        ClusterChange::RemoveNode(node) => !members.any(|member| member.node == *node),
+        ClusterChange::TransferLeader(only, node) => {
+            only.as_ref().is_some_and(|only| *only != group.partition) || group.leader == Some(*node)
+        }
+    }
+}
+
+/// What the cluster survives now.
+fn may_fail(cluster: &ClusterResponse) -> Option<String> {
+    let voters = |group: &ClusterGroup| group.members.iter().filter(|member| member.voter).count();
+    let fewest = cluster
+        .groups
+        .iter()
+        .map(voters)
+        .min()
+        .filter(|voters| *voters > 0)?;
+    Some(match (fewest, (fewest - 1) / 2) {
+        (1, _) => "now 1 node votes: it may not fail\n".to_owned(),
+        (voters, 0) => format!("now {voters} nodes vote: none of them may fail\n"),
+        (voters, failing) => format!("now {voters} nodes vote: {failing} of them may fail\n"),
+    })
+}
+
+/// Repeats the change while the broker says that it only takes time, and tells whether it did. What is waited for goes to
+/// standard error.
+async fn until_done(client: &Client, change: &ClusterChange) -> Result<(ClusterChangeResponse, bool)> {
     let wait = match change {
         ClusterChange::AddNode(_) => ADD_WAIT,
         ClusterChange::RemoveNode(_) | ClusterChange::TransferLeader(..) => CHANGE_WAIT,
     };
     let deadline = Instant::now() + wait;
-    let mut told = String::new();
+    let (mut told, mut repeated) = (String::new(), false);
     loop {
         match client.change_cluster(change).await {
             Err(ClientError::Refused(refusal)) if refusal.code == "retry" && Instant::now() < deadline => {
@@ -94,9 +145,10 @@ async fn until_done(client: &Client, change: &ClusterChange) -> Result<ClusterCh
                     let _ = writeln!(io::stderr(), "waiting: {}", masked(&refusal.message));
                     told = refusal.message;
                 }
+                repeated = true;
                 tokio::time::sleep(REPEAT_PAUSE).await;
             }
-            outcome => return Ok(outcome?),
+            outcome => return Ok((outcome?, repeated)),
         }
     }
 }
@@ -109,6 +161,7 @@ fn status(cluster: &ClusterResponse) -> String {
         nodes,
         groups,
     } = cluster;
+    let cluster_id = known_id(cluster_id);
     let mut text = format!("cluster {name} ({cluster_id}) as node {node} sees it\n\n");
     let mut table = Table::new(["NODE", "ADDRESS", "CONNECTED", "GENERATION", "LEADS", "VOTES IN"]);
     for node in nodes {
@@ -128,6 +181,11 @@ fn status(cluster: &ClusterResponse) -> String {
         ]);
     }
     let _ = write!(text, "{table}");
+    for node in nodes {
+        if let Some(trouble) = &node.trouble {
+            let _ = writeln!(text, "node {}: {}", node.node, masked(trouble));
+        }
+    }
     text + "\n" + &members(groups, nodes)
 }
 
@@ -146,7 +204,7 @@ fn members(groups: &[ClusterGroup], nodes: &[ClusterNode]) -> String {
         let members: Vec<String> = members
             .map(|one| member(one, is_old(one, nodes), group.leader.is_some()))
             .collect();
-        table.row([
+        table.whole_row([
             group.partition.clone(),
             group.term.to_string(),
             or_dash(group.leader.as_ref()),
@@ -215,6 +273,7 @@ mod tests {
             address: (node < 3).then(|| format!("127.0.0.1:763{node}")),
             connected,
             generation: connected.then(|| format!("{node:012x}")),
+            trouble: (!connected).then(|| "cannot be reached".to_owned()),
         };
         ClusterResponse {
             cluster: "three".to_owned(),
@@ -250,12 +309,61 @@ NODE  ADDRESS         CONNECTED  GENERATION    LEADS  VOTES IN
 1     127.0.0.1:7631  yes        000000000001  1      2 of 2
 2     127.0.0.1:7632  yes        000000000002  0      1 of 2
 3     -               no         -             0      0 of 2
+node 3: cannot be reached
 
 PARTITION  TERM  LEADER  REPLICAS
 catalog    3     1       1 at 9, 2 at 8, 3 at ? (learner)
 0          3     -       1, 2 (lost data), 2 at 4 (learner)
 ";
         assert_eq!(text, wanted);
+    }
+
+    #[test]
+    fn many_replicas_are_shown_whole() {
+        let mut cluster = cluster();
+        cluster.cluster_id = "0000000000000000".to_owned();
+        let one = cluster.groups[0].members[0].clone();
+        cluster.groups[0].members = vec![one; 20];
+        let text = status(&cluster);
+        assert_eq!(text.matches("1 at 9").count(), 20);
+        assert!(text.starts_with("cluster three (no id yet: not founded) as"));
+    }
+
+    #[test]
+    fn repeated_change_names_all_groups_that_it_changed() {
+        let check = |change, last: &[&str], wanted: &[&str]| {
+            let mut done = ClusterChangeResponse {
+                changed: last.iter().map(ToString::to_string).collect(),
+                note: None,
+            };
+            add_earlier(&mut done, &change, &cluster());
+            assert_eq!(done.changed, wanted, "{change:?}");
+        };
+        check(ClusterChange::AddNode(3), &["catalog"], &["catalog", "0"]);
+        check(ClusterChange::AddNode(2), &[], &["0"]);
+        check(ClusterChange::RemoveNode(3), &["catalog"], &["catalog"]);
+        check(ClusterChange::TransferLeader(None, 1), &[], &["0"]);
+        check(
+            ClusterChange::TransferLeader(Some("catalog".to_owned()), 1),
+            &[],
+            &[],
+        );
+    }
+
+    #[test]
+    fn what_may_fail_is_told() {
+        let check = |voters: u16, wanted: &str| {
+            let mut cluster = cluster();
+            let one = cluster.groups[0].members[0].clone();
+            for group in &mut cluster.groups {
+                group.members = vec![one.clone(); usize::from(voters)];
+            }
+            assert_eq!(may_fail(&cluster).unwrap_or_default(), wanted);
+        };
+        check(0, "");
+        check(1, "now 1 node votes: it may not fail\n");
+        check(2, "now 2 nodes vote: none of them may fail\n");
+        check(5, "now 5 nodes vote: 2 of them may fail\n");
     }
 
     #[test]

@@ -21,6 +21,11 @@ impl<const N: usize> Table<N> {
     pub(super) fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells.map(|cell| cut(&cell)));
     }
+
+    /// A row of which nothing is cut: its cells are the broker's own words.
+    pub(super) fn whole_row(&mut self, cells: [String; N]) {
+        self.rows.push(cells.map(|cell| masked(&cell)));
+    }
 }
 
 /// One line, no control characters: transaction ids and reasons come from anybody.
@@ -68,9 +73,11 @@ mod tests {
         let mut table = Table::new(["A", "B"]);
         table.row(["long cell".to_owned(), "x\ny".to_owned()]);
         table.row(["z".repeat(100), String::new()]);
+        table.whole_row([String::new(), "w".repeat(100)]);
         let text = table.to_string();
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines.len(), 4);
+        assert!(lines[3].ends_with(&"w".repeat(100)));
         assert!(lines[1].ends_with("x\u{fffd}y"));
         assert!(lines[2].ends_with('…'));
         assert_eq!(lines[0].find('B'), lines[1].find('x'));

@@ -54,6 +54,27 @@ fn node_that_does_not_answer_is_told_after_the_timeout() {
     }
 }
 
+#[test]
+fn addresses_that_are_no_node_s_are_told() {
+    // It hangs up on what is no handshake, as a peer port does.
+    let peer_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = peer_port.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        while let Ok((mut caller, _)) = peer_port.accept() {
+            let _ = std::io::Read::read(&mut caller, &mut [0; 4096]);
+        }
+    });
+    let check = |url: &str, part: &str| {
+        let output = output(&["ctl", "--url", url, "status"]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(part), "{told}");
+    };
+    check(&address, "only http:// is spoken");
+    check(&format!("https://{address}"), "only http:// is spoken");
+    check(&format!("http://{address}"), "not its HTTP port");
+}
+
 #[tokio::test]
 async fn dead_letters_are_listed_replayed_and_deleted() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,6 +119,11 @@ async fn dead_letters_are_listed_replayed_and_deleted() {
             .len(),
         0
     );
+    let empty = ctl(&broker, &["dlq", "list", "--queue", "q"]);
+    assert_eq!(empty.lines().count(), 1, "{empty}");
+    let nosuch = output(&["ctl", "--url", &broker.url, "dlq", "list", "--queue", "nosuch"]);
+    let nosuch = String::from_utf8(nosuch.stderr).unwrap();
+    assert!(nosuch.contains("there is no queue \"nosuch\""), "{nosuch}");
     let again = output(&["ctl", "--url", &broker.url, "dlq", "delete", &lane, "t3"]);
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8(again.stderr).unwrap().contains("404"));
@@ -188,7 +214,7 @@ async fn cluster_of_one_is_shown_and_not_changed() {
     );
     assert_eq!(
         ctl(&broker, &["cluster", "remove-node", "9"]),
-        "nothing to do: node 9 is no member of any group\n"
+        "nothing to do: node 9 is no member of any group, nor is it in the cluster file of the asked node: is the number right?\n"
     );
     let refused = |args: &[&str], code| {
         let output = output(&[&["ctl", "--url", &broker.url, "cluster"], args].concat());

@@ -79,6 +79,11 @@ pub(super) fn partition_is_damaged(error: &OpenError) -> bool {
     !matches!(error, OpenError::Start(..) | OpenError::OtherIdentity { .. })
 }
 
+/// What is damaged, without what else could be done about it: errors say that behind a semicolon.
+pub(super) fn without_advice(error: &str) -> &str {
+    error.split_once("; ").map_or(error, |(what, _)| what)
+}
+
 /// Moves the data into a folder of its own inside the data directory, and says which. Blocking.
 pub(super) fn set_aside(vfs: &dyn Vfs, dir: &Path) -> io::Result<PathBuf> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -96,4 +101,19 @@ pub(super) fn set_aside(vfs: &dyn Vfs, dir: &Path) -> io::Result<PathBuf> {
     vfs.sync_dir(&aside)?;
     vfs.sync_dir(dir)?;
     Ok(aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_that_is_repaired_comes_without_advice() {
+        let check = |error: &str, wanted: &str| assert_eq!(without_advice(error), wanted);
+        check(
+            "f is damaged; restore the data directory from a backup, or move it",
+            "f is damaged",
+        );
+        check("f is damaged", "f is damaged");
+    }
 }
