@@ -1,6 +1,7 @@
 //! The cluster itself: who belongs to which group, who leads, and changes of that.
 
 mod change;
+mod mend;
 mod outside;
 mod pulse;
 mod tend;

@@ -1,4 +1,5 @@
-//! What leaders do of their own accord: put new data of a node in the place of its old one, spread the lead over the nodes.
+//! What nodes do of their own accord: put new data of a node in the place of its old one, spread the lead over the nodes, give damaged
+//! data up.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use laneway_storage::vfs::Vfs;
 use tokio::time::Instant;
 
 use super::change::Change;
+use super::mend::Mender;
 use crate::node::Node;
 
 /// Between two rounds.
@@ -53,12 +55,14 @@ pub(crate) async fn tend(node: Node, takeover: Duration, vfs: Arc<dyn Vfs>) {
         vfs,
         voters_noted: None,
     };
+    let mut mender = Mender::default();
     let mut rounds = tokio::time::interval(ROUND);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
         tender.look_at_peers();
         tender.note_voters().await;
+        mender.look(&tender.node).await;
         let groups: Vec<PartitionId> = tender.node.group_ids().collect();
         for id in groups {
             tender.tend_group(id).await;

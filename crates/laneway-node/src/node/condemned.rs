@@ -51,7 +51,7 @@ pub(super) async fn judge_gaps(node: Node) {
 
 impl Node {
     /// The data here is not to be relied on: durably so, and the process is to stop.
-    async fn condemn(&self, reason: String) {
+    pub(crate) async fn condemn(&self, reason: String) {
         if self.inner.condemned.get().is_some() {
             return;
         }

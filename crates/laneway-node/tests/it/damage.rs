@@ -12,6 +12,7 @@ use crate::support::{
     FILL_MESSAGES, SOON, backlog_file, filled, item, options, payloads, pop, pop_request, push,
     refusal_without, start,
 };
+use crate::three::{Cluster, push_much};
 
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).expect("the folder is there").flatten();
@@ -167,4 +168,40 @@ async fn damaged_backlog_file_is_found_without_a_request_and_the_rest_is_served(
     assert_eq!(served, FILL_MESSAGES - failed * (FILL_MESSAGES / 20));
     assert!(failed < 20);
     node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damage_found_while_one_of_three_runs_is_mended_from_the_others() {
+    let mut cluster = Cluster::start().await;
+    push_much(&cluster, "first").await;
+    let deadline = tokio::time::Instant::now() + SOON;
+    let file = loop {
+        if let Some(file) = backlog_file(&cluster.dir(2).join("partitions")) {
+            break file;
+        }
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "node 3 has a backlog file, too"
+        );
+        tokio::task::yield_now().await;
+    };
+    cluster.stop_node(2).await;
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[2000] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    cluster.start_node(2).await;
+    let deadline = tokio::time::Instant::now() + 2 * SOON;
+    while cluster.node(2).failure().is_none() {
+        assert!(tokio::time::Instant::now() < deadline, "the damage is given up");
+        tokio::task::yield_now().await;
+    }
+    let failure = cluster.node(2).failure().unwrap();
+    assert!(failure.contains("is damaged at byte"), "{failure}");
+    cluster.stop_node(2).await;
+    cluster.start_node(2).await;
+    push_much(&cluster, "second").await;
+    cluster.ready().await;
+    cluster.agree().await;
+    assert_eq!(cluster.node(2).status().await.storage.damaged_files, 0);
+    cluster.stop().await;
 }

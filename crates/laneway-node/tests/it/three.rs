@@ -404,7 +404,7 @@ impl Cluster {
     }
 
     /// Waits until all nodes have the same state in every group, and every node votes in every group.
-    async fn agree(&self) {
+    pub(crate) async fn agree(&self) {
         let deadline = Instant::now() + 3 * SOON;
         loop {
             let mut digests = Vec::new();
@@ -433,7 +433,7 @@ impl Cluster {
 }
 
 /// Pushes about 5 MB through every node in turn, to 20 lanes.
-async fn push_much(cluster: &Cluster, tag: &str) {
+pub(crate) async fn push_much(cluster: &Cluster, tag: &str) {
     let filler = "x".repeat(4_000);
     for round in 0..60 {
         let payload = format!("\"{tag}-{round}-{filler}\"");
