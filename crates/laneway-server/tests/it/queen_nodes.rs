@@ -196,8 +196,7 @@ impl Ledger {
             let at = place_of(message);
             let why = match answer {
                 Ok(items) if items[place].success => {
-                    self.settled.insert(at);
-                    self.open.remove(&at);
+                    self.settle(at);
                     continue;
                 }
                 Ok(items) => items[place].error.clone().unwrap_or_default(),
@@ -206,6 +205,24 @@ impl Ledger {
             if let Some(open) = self.open.get_mut(&at) {
                 open.failed = Some(why);
             }
+        }
+    }
+}
+
+impl Ledger {
+    /// Later messages of a lane come only once the earlier ones are settled: an acknowledgment of those of which only the answer was
+    /// lost had been done.
+    fn settle(&mut self, at: At) {
+        let (lane, place) = at;
+        let done: Vec<At> = self
+            .open
+            .range((lane, 0)..=at)
+            .filter(|(earlier, open)| earlier.1 == place || open.failed.is_some())
+            .map(|(earlier, _)| *earlier)
+            .collect();
+        for at in done {
+            self.open.remove(&at);
+            self.settled.insert(at);
         }
     }
 }

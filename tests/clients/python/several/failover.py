@@ -64,10 +64,22 @@ class Ledger:
         for message, item in zip(messages, items):
             at = (message["data"]["lane"], message["data"]["place"])
             if item["success"]:
-                self.settled.add(at)
-                self.open.pop(at, None)
+                self.settle(at)
             elif at not in self.settled:
                 self.open[at] = (self.open[at][0], item["error"])
+
+    def settle(self, at):
+        """Later messages of a lane come only once the earlier ones are settled: an acknowledgment of those of which only the
+        answer was lost had been done."""
+        lane, place = at
+        failed = {
+            earlier
+            for earlier, (_, why) in self.open.items()
+            if earlier[0] == lane and earlier[1] < place and why is not None
+        }
+        for done in failed | {at}:
+            self.open.pop(done, None)
+            self.settled.add(done)
 
 
 async def push_all(queen, kills):
