@@ -98,7 +98,7 @@ pub(super) fn target(name: TargetName) -> Target {
             execute: |input| behaviour(&check_peer_bytes(input)),
             repair: Some(repair::peer),
             tokens: &[
-                b"laneway\0\x01\0",
+                b"laneway\0\x02\0",
                 b"\x01\0\0\0",
                 b"\x02\0\x03\0",
                 b"\x05\0\x03\0",

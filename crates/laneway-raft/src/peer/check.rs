@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt;
 
-use super::frame::{BODY_BYTES_MAX, Kind, Received, read_frame};
+use super::frame::{BODY_BYTES_MAX, Kind, Received, read_frame_of};
 use super::handshake;
 use super::message::{self, Verb};
 
@@ -12,7 +12,7 @@ pub fn check_peer_bytes(bytes: &[u8]) -> Vec<String> {
     let mut input = bytes;
     let mut story = Vec::new();
     loop {
-        let read = read_frame(&mut input, BODY_BYTES_MAX).now_or_never();
+        let read = read_frame_of(&mut input, BODY_BYTES_MAX).now_or_never();
         match read.expect("bytes in memory are there at once") {
             Ok(frame) => story.push(describe(frame)),
             Err(error) => {
@@ -54,5 +54,27 @@ fn describe(Received { kind, mut body, .. }: Received) -> String {
             Ok(Verb::Node) => "node".to_owned(),
             Err(error) => error.to_string(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use laneway_core::ids::PartitionId;
+
+    use super::*;
+    use crate::peer::frame::Frame;
+
+    // No runtime: the fuzzer has none.
+    #[test]
+    fn frames_are_described_up_to_the_first_that_is_none() {
+        let frame = |kind, body| {
+            let frame = Frame::new(kind, PartitionId(1), 7, Bytes::from_static(body));
+            frame.pieces(BODY_BYTES_MAX).unwrap().concat()
+        };
+        let bytes = [frame(Kind::End, b""), frame(Kind::Call, b"\xff"), vec![1, 2, 3]].concat();
+        let story = check_peer_bytes(&bytes);
+        assert_eq!(story.len(), 3, "{story:?}");
+        assert_eq!(story[0], "End");
     }
 }

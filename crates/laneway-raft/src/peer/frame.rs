@@ -189,14 +189,25 @@ pub(crate) async fn read_frame<R: AsyncRead + Unpin>(
     input: &mut R,
     max: usize,
 ) -> Result<Received, FrameError> {
-    let mut header = [0; HEADER_BYTES];
-    let first = input.read(&mut header).await?;
-    if first == 0 {
-        return Err(FrameError::Ended);
-    }
+    let (header, first) = read_start(input).await?;
     match timeout(FRAME_MAX, read_rest(input, header, first, max)).await {
         Ok(received) => received,
         Err(_) => Err(FrameError::Stalled),
+    }
+}
+
+/// The same from bytes that are all there, and without a timer.
+pub(super) async fn read_frame_of(input: &mut &[u8], max: usize) -> Result<Received, FrameError> {
+    let (header, first) = read_start(input).await?;
+    read_rest(input, header, first, max).await
+}
+
+/// Waits for a frame to begin; how much of its header came along.
+async fn read_start<R: AsyncRead + Unpin>(input: &mut R) -> Result<([u8; HEADER_BYTES], usize), FrameError> {
+    let mut header = [0; HEADER_BYTES];
+    match input.read(&mut header).await? {
+        0 => Err(FrameError::Ended),
+        first => Ok((header, first)),
     }
 }
 
