@@ -52,6 +52,8 @@ impl Standing {
 
     /// Writes a file beside the identity, whole or not at all. Blocking.
     pub(super) fn write_beside(&self, file: &str, bytes: &[u8]) -> std::io::Result<()> {
+        // One at a time: two leaders may condemn the data at once.
+        let _writing = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
         write_whole(&*self.vfs, &self.dir, &self.dir.join(file), bytes)
     }
 
