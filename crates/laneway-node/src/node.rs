@@ -30,6 +30,7 @@ use crate::partition::PartitionHandle;
 use crate::supervisor::SupervisorMsg;
 
 pub(crate) use standing::Standing;
+pub(crate) use start::aside::VOTERS_MIN;
 pub use start::{Recovered, StartError};
 
 /// Longest wait for actors to end at a stop.

@@ -8,10 +8,7 @@ use std::time::Duration;
 use laneway_raft::node_number;
 use tokio::time::Instant;
 
-use crate::node::Node;
-
-/// Fewer voters than this could not do without this node while it learns.
-const VOTERS_MIN: usize = 3;
+use crate::node::{Node, VOTERS_MIN};
 
 /// Damage is told to the others for so long before anything is done about it: of two damaged nodes each must know of the other, and
 /// neither gives up what the other may need.
@@ -26,28 +23,19 @@ pub(super) struct Mender {
 impl Mender {
     /// Gives the data up, if it is damaged and the others are whole.
     pub(super) async fn look(&mut self, node: &Node) {
-        let Some(damage) = node.first_damage() else {
+        let Some((partition, damaged)) = node.damaged_files().next() else {
             self.since = None;
             return;
         };
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= SETTLES && node.others_can_do_without() {
-            node.condemn(damage).await;
+            node.condemn(format!("partition {partition}: {damaged}")).await;
         }
     }
 }
 
 impl Node {
-    fn first_damage(&self) -> Option<String> {
-        self.inner.partitions.iter().find_map(|partition| {
-            let stores = partition.stores().ok()?;
-            let damaged = stores.damaged();
-            let first = damaged.first()?;
-            Some(format!("partition {}: {first}", partition.id))
-        })
-    }
-
-    /// Every group has three voters at least, is led by another one, and all others answer and are whole.
+    /// Every group has so many voters that the next start moves the data aside, is led by another one, and all others answer and are whole.
     fn others_can_do_without(&self) -> bool {
         let us = self.inner.standing.identity().raft_id();
         self.group_ids().all(|id| {

@@ -241,11 +241,7 @@ impl Tender {
 impl Node {
     /// Whether requests that come here are served: with a low disk pushes are refused, with damaged files whatever needs them.
     pub(crate) fn is_fit_to_lead(&self) -> bool {
-        let damaged = self.inner.partitions.iter().any(|partition| {
-            let stores = partition.stores();
-            stores.is_ok_and(|stores| !stores.damaged().is_empty())
-        });
-        !damaged && !self.inner.disk.is_low()
+        self.damaged_files().next().is_none() && !self.inner.disk.is_low()
     }
 
     /// Hands the lead of every group to another node that is there, so that nobody has to notice that this one stops. Returns

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use laneway_core::ids::PartitionId;
+use laneway_storage::DamagedFile;
 
 use super::Node;
 use crate::api::{GroupDigest, GroupStatus, Metrics, NodeStatus, Readiness, RequestError, StorageStatus};
@@ -44,17 +45,21 @@ impl Node {
 
     /// One line per damaged file that is still needed.
     fn damage(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for partition in &self.inner.partitions {
-            let Ok(stores) = partition.stores() else { continue };
-            lines.extend(stores.damaged().iter().map(|damaged| {
-                format!(
-                    "partition {}: {damaged}; requests that need it fail, all others are served",
-                    partition.id
-                )
-            }));
-        }
-        lines
+        let line = |(partition, damaged)| {
+            format!("partition {partition}: {damaged}; requests that need it fail, all others are served")
+        };
+        self.damaged_files().map(line).collect()
+    }
+
+    /// Files found damaged that are still needed, by who needs them.
+    pub(crate) fn damaged_files(&self) -> impl Iterator<Item = (PartitionId, DamagedFile)> {
+        self.inner.partitions.iter().flat_map(|partition| {
+            let damaged = partition.stores().map(|stores| stores.damaged());
+            damaged
+                .unwrap_or_default()
+                .into_iter()
+                .map(|damaged| (partition.id, damaged))
+        })
     }
 
     /// The node for people and tools.

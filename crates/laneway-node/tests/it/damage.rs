@@ -190,18 +190,7 @@ async fn damage_found_while_one_of_three_runs_is_mended_from_the_others() {
     bytes[2000] ^= 1;
     fs::write(&file, bytes).unwrap();
     cluster.start_node(2).await;
-    let deadline = tokio::time::Instant::now() + 2 * SOON;
-    while cluster.node(2).failure().is_none() {
-        assert!(tokio::time::Instant::now() < deadline, "the damage is given up");
-        tokio::task::yield_now().await;
-    }
-    let failure = cluster.node(2).failure().unwrap();
-    assert!(failure.contains("is damaged at byte"), "{failure}");
-    cluster.stop_node(2).await;
-    cluster.start_node(2).await;
-    push_much(&cluster, "second").await;
-    cluster.ready().await;
-    cluster.agree().await;
+    cluster.condemned_node_is_replaced(2, "is damaged at byte").await;
     assert_eq!(cluster.node(2).status().await.storage.damaged_files, 0);
     cluster.stop().await;
 }

@@ -403,6 +403,24 @@ impl Cluster {
         }
     }
 
+    /// Waits until a node condemns its data for this reason; started again, it gets everything from the others.
+    pub(crate) async fn condemned_node_is_replaced(&mut self, at: usize, reason: &str) {
+        let deadline = Instant::now() + 2 * SOON;
+        let failure = loop {
+            if let Some(failure) = self.node(at).failure() {
+                break failure;
+            }
+            assert!(Instant::now() < deadline, "it goes on");
+            tokio::task::yield_now().await;
+        };
+        assert!(failure.contains(reason), "{failure}");
+        self.stop_node(at).await;
+        self.start_node(at).await;
+        push_much(self, "after").await;
+        self.ready().await;
+        self.agree().await;
+    }
+
     /// Waits until all nodes have the same state in every group, and every node votes in every group.
     pub(crate) async fn agree(&self) {
         let deadline = Instant::now() + 3 * SOON;
@@ -572,17 +590,8 @@ async fn data_that_was_put_back_to_an_earlier_time_is_condemned_and_replaced() {
     cluster.wipe(2).await;
     copy_all(earlier.path(), cluster.dir(2));
     cluster.start_node(2).await;
-    let deadline = Instant::now() + SOON;
-    while cluster.node(2).failure().is_none() {
-        assert!(Instant::now() < deadline, "it is never told");
-        tokio::task::yield_now().await;
-    }
-    let failure = cluster.node(2).failure().unwrap();
-    assert!(failure.contains("put back to an earlier time"), "{failure}");
-    cluster.stop_node(2).await;
-    cluster.start_node(2).await;
-    push_much(&cluster, "third").await;
-    cluster.ready().await;
-    cluster.agree().await;
+    cluster
+        .condemned_node_is_replaced(2, "put back to an earlier time")
+        .await;
     cluster.stop().await;
 }

@@ -50,7 +50,7 @@ fn consumer(queue: QueueBuilder) -> QueueBuilder {
         .subscription_mode(SubscriptionMode::All)
 }
 
-fn numbers(messages: &[Message]) -> Vec<i64> {
+pub(crate) fn numbers(messages: &[Message]) -> Vec<i64> {
     messages
         .iter()
         .map(|message| message.data["n"].as_i64().unwrap())

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::broker::WAIT_MAX;
 use crate::dev_nodes::Parent;
+use crate::queen_client::numbers;
 
 const NODES: u64 = 3;
 
@@ -53,13 +54,6 @@ async fn pop(queen: &Queen, queue: &str, group: &str) -> Vec<Message> {
     let pop = queen.queue(queue).group(group).batch(1000).partitions(64);
     let pop = pop.wait(false).subscription_mode(SubscriptionMode::All);
     pop.pop().await.unwrap()
-}
-
-fn numbers(messages: &[Message]) -> Vec<i64> {
-    messages
-        .iter()
-        .map(|message| message.data["n"].as_i64().unwrap())
-        .collect()
 }
 
 #[tokio::test]

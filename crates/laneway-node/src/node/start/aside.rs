@@ -13,7 +13,7 @@ use crate::options::NodeOptions;
 use crate::partition::OpenError;
 
 /// Fewer voters than this, and the others could not do without this node's vote while it learns.
-const VOTERS_MIN: usize = 3;
+pub(crate) const VOTERS_MIN: usize = 3;
 
 /// How many voters each group had at least, this node among them, when it last ran.
 pub(in crate::node) const VOTERS_FILE: &str = "voters";
